@@ -1,0 +1,141 @@
+/* A device: a processor with memory that does the arithmetic of the store.
+ *
+ * Three notions. *dmem* is a piece of the device's memory. A *queue* does what it is given in order; queues run side
+ * by side. A *mark* is a point in a queue, a number that rises: it has passed when everything given to the queue
+ * before it is done. (A timeline in place of fence objects: nothing to allocate, nothing to forget to free, and "all
+ * up to here" is one comparison.)
+ *
+ * Rule of ownership: the buffers named in a work call belong to the device until a mark taken after it has passed.
+ *
+ * Threads: one thread at a time may call into one device (the core's). `notify` is called from the device's own
+ * threads and only says "a mark may have passed".
+ *
+ * Failures: what is wrong with a call comes back from it; what goes wrong later comes out of device_passed and
+ * device_wait. A lost device answers DEVICE_LOST to everything and stays a status, never an abort.
+ *
+ * All calls go through the front functions below, which check device, bounds, alignment and types once for every
+ * kind of device, and count. Back ends may assume valid arguments. */
+#ifndef GPU_DEVICE_H
+#define GPU_DEVICE_H
+
+#include "gpu/dtype.h"
+#include "gpu/rule.h"
+#include "service/base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { DMEM_ALIGN = 64, STEP_SLOTS_MAX = 4 };
+
+struct device;
+struct queue;
+
+/* A piece of device memory. Zeroed: none. Copies of the struct name the same memory; one of them is freed. */
+struct dmem {
+    struct device *device;
+    void *at;                /* an address on the device */
+    void *host;              /* the same bytes for the CPU, or NULL when the CPU cannot reach them */
+    size_t size;             /* bytes */
+};
+
+/* Bits that work may raise in a host word of the caller, or-ed in before the next mark passes. */
+enum { WORK_OVERFLOW = 1 };  /* a result does not fit its integer type; what was written is of no use */
+
+/* One update of one value: to = rule(from, sum + last, slots). */
+struct step {
+    enum rule_id rule;
+    struct rule_scalars scalars;
+    enum dtype type;                 /* of the value */
+    size_t count;                    /* elements */
+    struct dmem sum;                 /* in dtype_sum(type); size 0: none */
+    struct dmem last;                /* in `type`, added to sum in the same pass; size 0: none. Not both none. */
+    struct dmem from;                /* the value as it is */
+    struct dmem to;                  /* the value as it becomes; may be the same memory as from, or as sum or last
+                                      * when their types are equal */
+    struct dmem slots[STEP_SLOTS_MAX];   /* rule_slots(rule) of them, in dtype_sum(type), changed in place */
+    uint32_t *flags;                 /* WORK_ bits; must not be NULL */
+};
+
+struct device_ops {
+    const char *kind;                /* "cpu" */
+    void (*close)(struct device *d);
+
+    /* memory */
+    enum status (*mem_new)(struct device *d, size_t size, struct dmem *out, struct error *e);
+    void (*mem_free)(struct dmem *m);
+    enum status (*pin_new)(struct device *d, size_t size, void **out, struct error *e);
+    void (*pin_free)(struct device *d, void *pin);
+
+    /* order */
+    enum status (*queue_new)(struct device *d, struct queue **out, struct error *e);
+    void (*queue_free)(struct queue *q);
+    enum status (*record)(struct queue *q, uint64_t *mark);
+    enum status (*await)(struct queue *q, struct queue *other, uint64_t mark);
+    enum status (*passed)(struct queue *q, uint64_t *mark);
+    enum status (*wait)(struct queue *q, uint64_t mark);
+
+    /* work */
+    enum status (*upload)(struct queue *q, struct dmem to, size_t to_offset, const void *from, size_t size);
+    enum status (*download)(struct queue *q, void *to, struct dmem from, size_t from_offset, size_t size);
+    enum status (*copy)(struct queue *q, struct dmem to, struct dmem from, size_t size);
+    enum status (*zero)(struct queue *q, struct dmem to, size_t size);
+    enum status (*widen)(struct queue *q, struct dmem to, struct dmem from, enum dtype type, size_t count);
+    enum status (*add)(struct queue *q, struct dmem to, struct dmem from, enum dtype type, size_t count,
+                       uint32_t *flags);
+    enum status (*step)(struct queue *q, const struct step *s);
+};
+
+/* What all devices begin with; a back end's own struct has it as its first member. */
+struct device {
+    const struct device_ops *ops;
+    void (*notify)(void *ctx);       /* from any thread; may be NULL */
+    void *notify_ctx;
+    uint64_t bytes_held;             /* by mem_new and not freed */
+    uint64_t work_count;             /* work calls accepted */
+    bool lost;
+};
+
+struct queue {
+    struct device *device;
+};
+
+/* The CPU: `threads` workers (0: one a core, at most 16). Small work runs at once on the caller's thread when its
+ * queue is empty, so that a small request changes no thread; large work is cut among the workers. */
+enum status cpu_device_new(unsigned threads, struct device **out, struct error *e) MUST_CHECK;
+/* Every queue must be empty and every piece of memory freed. NULL is nothing. */
+void device_free(struct device *d);
+
+const char *device_kind(const struct device *d);
+
+/* Memory of at least one byte, aligned to DMEM_ALIGN, not cleared. */
+enum status device_mem_new(struct device *d, size_t size, struct dmem *out, struct error *e) MUST_CHECK;
+/* Frees and zeroes *m; a zeroed one is nothing. No work that names it may be unfinished. */
+void device_mem_free(struct dmem *m);
+/* Host memory that copies fast to and from the device. */
+enum status device_pin_new(struct device *d, size_t size, void **out, struct error *e) MUST_CHECK;
+void device_pin_free(struct device *d, void *pin);
+
+enum status device_queue_new(struct device *d, struct queue **out, struct error *e) MUST_CHECK;
+void device_queue_free(struct queue *q);               /* waits for its work */
+/* The point after all that the queue has been given so far. Marks of one queue rise. */
+enum status device_record(struct queue *q, uint64_t *mark) MUST_CHECK;
+/* Later work of q begins after `mark` of `other` has passed. */
+enum status device_await(struct queue *q, struct queue *other, uint64_t mark) MUST_CHECK;
+/* The highest mark that has passed; 0 when none. Does not wait. */
+enum status device_passed(struct queue *q, uint64_t *mark) MUST_CHECK;
+/* Blocks until the mark has passed. */
+enum status device_wait(struct queue *q, uint64_t mark) MUST_CHECK;
+
+enum status device_upload(struct queue *q, struct dmem to, size_t to_offset, const void *from, size_t size) MUST_CHECK;
+enum status device_download(struct queue *q, void *to, struct dmem from, size_t from_offset, size_t size) MUST_CHECK;
+enum status device_copy(struct queue *q, struct dmem to, struct dmem from, size_t size) MUST_CHECK;
+enum status device_zero(struct queue *q, struct dmem to, size_t size) MUST_CHECK;
+/* to (dtype_sum(type)) = from (type). */
+enum status device_widen(struct queue *q, struct dmem to, struct dmem from, enum dtype type, size_t count) MUST_CHECK;
+/* to (dtype_sum(type)) += from (type). Integers: WORK_OVERFLOW when an i64 sum does not fit. */
+enum status device_add(struct queue *q, struct dmem to, struct dmem from, enum dtype type, size_t count,
+                       uint32_t *flags) MUST_CHECK;
+enum status device_step(struct queue *q, const struct step *s) MUST_CHECK;
+
+#endif

@@ -1,0 +1,116 @@
+#include "service/base/bytes.h"
+
+#include "service/base/mem.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct bytes bytes_text(const char *text) { return bytes_of(text, strlen(text)); }
+
+bool bytes_equal(struct bytes a, struct bytes b)
+{
+    return a.size == b.size && (a.size == 0 || memcmp(a.at, b.at, a.size) == 0);
+}
+
+int bytes_compare(struct bytes a, struct bytes b)
+{
+    size_t n = a.size < b.size ? a.size : b.size;
+    int c = n > 0 ? memcmp(a.at, b.at, n) : 0;
+
+    if (c != 0) return c;
+    return a.size < b.size ? -1 : a.size > b.size;
+}
+
+/* Length of the well-formed character at p (RFC 3629, table 3-7 of Unicode), 0 if there is none. */
+static size_t utf8_length(const uint8_t *p, size_t left)
+{
+    if (p[0] < 0x80) return p[0] != 0;
+    if (p[0] < 0xC2 || p[0] > 0xF4) return 0;
+    size_t n = p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;
+    if (left < n) return 0;
+    uint8_t low = 0x80, high = 0xBF;
+    if (p[0] == 0xE0) low = 0xA0;
+    if (p[0] == 0xED) high = 0x9F;
+    if (p[0] == 0xF0) low = 0x90;
+    if (p[0] == 0xF4) high = 0x8F;
+    if (p[1] < low || p[1] > high) return 0;
+    for (size_t i = 2; i < n; i++)
+        if ((p[i] & 0xC0) != 0x80) return 0;
+    return n;
+}
+
+bool bytes_is_utf8(struct bytes b)
+{
+    const uint8_t *p = b.at;
+
+    for (size_t i = 0; i < b.size;) {
+        size_t n = utf8_length(p + i, b.size - i);
+        if (n == 0) return false;
+        i += n;
+    }
+    return true;
+}
+
+void *buf_room(struct buf *b, size_t size)
+{
+    if (b->failed || size > SIZE_MAX / 2 - b->size) goto failed;
+    if (b->size + size > b->capacity) {
+        size_t want = b->capacity > 0 ? b->capacity : 256;
+        while (want < b->size + size) want *= 2;
+        uint8_t *p = mem_resize(b->at, want);
+        if (p == NULL) goto failed;
+        b->at = p;
+        b->capacity = want;
+    }
+    b->size += size;
+    return b->at + b->size - size;
+failed:
+    b->failed = true;
+    return NULL;
+}
+
+void buf_add(struct buf *b, const void *from, size_t size)
+{
+    if (size == 0) return;
+    void *to = buf_room(b, size);
+    if (to != NULL) memcpy(to, from, size);
+}
+
+void buf_text(struct buf *b, const char *text) { buf_add(b, text, strlen(text)); }
+
+void buf_format(struct buf *b, const char *format, ...)
+{
+    va_list args, again;
+
+    va_start(args, format);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    char *to = n >= 0 ? buf_room(b, (size_t)n + 1) : NULL;
+    if (to != NULL) {
+        vsnprintf(to, (size_t)n + 1, format, again);
+        b->size--; /* the ending zero stays behind the content */
+    }
+    va_end(again);
+}
+
+void buf_pad(struct buf *b, size_t align)
+{
+    static const uint8_t zeros[64];
+    size_t over = b->size % align;
+
+    if (over > 0) buf_add(b, zeros, align - over);
+}
+
+void buf_clear(struct buf *b)
+{
+    b->size = 0;
+    b->failed = false;
+}
+
+void buf_fini(struct buf *b)
+{
+    mem_free(b->at);
+    *b = (struct buf){0};
+}

@@ -1,0 +1,41 @@
+/* Bytes that somebody else owns (struct bytes) and bytes that grow (struct buf). Any thread, no sharing. */
+#ifndef SERVICE_BASE_BYTES_H
+#define SERVICE_BASE_BYTES_H
+
+#include "service/base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct bytes {               /* borrowed; valid as long as its owner says */
+    const void *at;
+    size_t size;
+};
+
+static inline struct bytes bytes_of(const void *at, size_t size) { return (struct bytes){at, size}; }
+struct bytes bytes_text(const char *text);             /* without the ending zero */
+bool bytes_equal(struct bytes a, struct bytes b);
+int bytes_compare(struct bytes a, struct bytes b);     /* bytewise, a prefix is smaller */
+/* Well-formed UTF-8 (no surrogates, no overlong forms) without NUL. */
+bool bytes_is_utf8(struct bytes b);
+
+struct buf {                 /* zeroed: empty. Owns its block. */
+    uint8_t *at;
+    size_t size;
+    size_t capacity;
+    bool failed;             /* sticky: an append found no memory; the content is of no use */
+};
+
+/* Appends; on lack of memory sets failed and goes on doing nothing, so a composer checks once at the end. */
+void buf_add(struct buf *b, const void *from, size_t size);
+void buf_text(struct buf *b, const char *text);
+void buf_format(struct buf *b, const char *format, ...) PRINTF_LIKE(2, 3);
+/* Appends `size` bytes, uninitialised, and lends them; NULL when failed. */
+void *buf_room(struct buf *b, size_t size);
+/* Zeros until size is a multiple of align. */
+void buf_pad(struct buf *b, size_t align);
+void buf_clear(struct buf *b);       /* keeps the block */
+void buf_fini(struct buf *b);
+
+#endif

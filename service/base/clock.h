@@ -1,0 +1,18 @@
+/* The clock as main and the clients read it. The core never calls this: it is told the time. */
+#ifndef SERVICE_BASE_CLOCK_H
+#define SERVICE_BASE_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+/* Nanoseconds of the monotonic clock. */
+static inline uint64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static inline uint64_t clock_ms(void) { return clock_ns() / 1000000u; }
+
+#endif

@@ -1,0 +1,88 @@
+#include "service/base/mailbox.h"
+
+#include "service/base/mem.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+struct mailbox {
+    pthread_mutex_t lock;    /* guards mails and count; held for a few instructions, never across a call that waits */
+    struct list mails;
+    size_t count;
+    size_t requests_max;
+    int fd;
+};
+
+enum status mailbox_new(size_t requests_max, struct mailbox **out, struct error *e)
+{
+    struct mailbox *b = mem_zero(sizeof *b);
+
+    if (b == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a mailbox");
+    b->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (b->fd < 0) {
+        mem_free(b);
+        return error_set(e, REASON_SYSTEM, "no event descriptor: %s", strerror(errno));
+    }
+    pthread_mutex_init(&b->lock, NULL);
+    list_init(&b->mails);
+    b->requests_max = requests_max;
+    *out = b;
+    return STATUS_OK;
+}
+
+void mailbox_free(struct mailbox *b)
+{
+    if (b == NULL) return;
+    close(b->fd);
+    pthread_mutex_destroy(&b->lock);
+    mem_free(b);
+}
+
+int mailbox_fd(const struct mailbox *b) { return b->fd; }
+
+static bool post(struct mailbox *b, struct mail *m, size_t count_max)
+{
+    bool wake = false, posted = true;
+
+    pthread_mutex_lock(&b->lock);
+    if (list_linked(&m->node)) {
+        posted = true;
+    } else if (b->count >= count_max) {
+        posted = false;
+    } else {
+        wake = list_empty(&b->mails);
+        list_append(&b->mails, &m->node);
+        b->count++;
+    }
+    pthread_mutex_unlock(&b->lock);
+    if (wake) {
+        uint64_t one = 1;
+        /* It can only fail when the counter is full, and then the descriptor is readable anyway. */
+        if (write(b->fd, &one, sizeof one) < 0) return posted;
+    }
+    return posted;
+}
+
+bool mailbox_request(struct mailbox *b, struct mail *m) { return post(b, m, b->requests_max); }
+void mailbox_notice(struct mailbox *b, struct mail *m) { post(b, m, SIZE_MAX); }
+
+void mailbox_take(struct mailbox *b)
+{
+    uint64_t count;
+
+    if (read(b->fd, &count, sizeof count) < 0 && errno != EAGAIN) return;
+    for (;;) {
+        pthread_mutex_lock(&b->lock);
+        struct mail *m = LIST_FIRST(struct mail, node, &b->mails);
+        if (m != NULL) {
+            list_remove(&m->node);
+            b->count--;
+        }
+        pthread_mutex_unlock(&b->lock);
+        if (m == NULL) return;
+        m->open(m);
+    }
+}

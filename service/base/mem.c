@@ -1,0 +1,89 @@
+#include "service/base/mem.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Atomic uint64_t fault_countdown;
+static _Atomic int fault_was_hit;
+static _Atomic int64_t live;
+
+static int faulted(void)
+{
+    if (atomic_load_explicit(&fault_countdown, memory_order_relaxed) == 0) return 0;
+    if (atomic_fetch_sub(&fault_countdown, 1) != 1) return 0;
+    atomic_store(&fault_was_hit, 1);
+    return 1;
+}
+
+static void *counted(void *p)
+{
+    if (p != NULL) atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
+    return p;
+}
+
+void *mem_new(size_t size) { return faulted() ? NULL : counted(malloc(size > 0 ? size : 1)); }
+void *mem_zero(size_t size) { return faulted() ? NULL : counted(calloc(1, size > 0 ? size : 1)); }
+
+void *mem_array(size_t count, size_t size)
+{
+    if (size != 0 && count > SIZE_MAX / size) return NULL;
+    return mem_zero(count * size);
+}
+
+void *mem_resize(void *old, size_t size)
+{
+    if (old == NULL) return mem_new(size);
+    return faulted() ? NULL : realloc(old, size > 0 ? size : 1);
+}
+
+void *mem_aligned(size_t size)
+{
+    size_t align = size >= ((size_t)1 << 16) ? 4096 : 64;
+
+    if (size > SIZE_MAX - align || faulted()) return NULL;
+    size_t rounded = (size + align - 1) / align * align;
+    return counted(aligned_alloc(align, rounded > 0 ? rounded : align));
+}
+
+char *mem_text(const char *from, size_t size)
+{
+    char *p = size < SIZE_MAX ? mem_new(size + 1) : NULL;
+
+    if (p == NULL) return NULL;
+    if (size > 0) memcpy(p, from, size);
+    p[size] = '\0';
+    return p;
+}
+
+void mem_free(void *p)
+{
+    if (p == NULL) return;
+    atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+    free(p);
+}
+
+enum status mem_grow(void **array, size_t *capacity, size_t count, size_t size, struct error *e)
+{
+    if (count <= *capacity) return STATUS_OK;
+    size_t want = *capacity > 0 ? *capacity : 8;
+    while (want < count) {
+        if (want > SIZE_MAX / 2) return error_set(e, REASON_NO_MEMORY, "%zu elements are too many", count);
+        want *= 2;
+    }
+    void *p = want <= SIZE_MAX / size ? mem_resize(*array, want * size) : NULL;
+    if (p == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for %zu elements of %zu bytes", want, size);
+    memset((char *)p + *capacity * size, 0, (want - *capacity) * size);
+    *array = p;
+    *capacity = want;
+    return STATUS_OK;
+}
+
+void mem_fault_at(uint64_t n)
+{
+    atomic_store(&fault_was_hit, 0);
+    atomic_store(&fault_countdown, n);
+}
+
+int mem_fault_hit(void) { return atomic_load(&fault_was_hit); }
+int64_t mem_live(void) { return atomic_load(&live); }
