@@ -94,21 +94,26 @@ struct device {
     uint64_t bytes_held;             /* by mem_new and not freed */
     uint64_t work_count;             /* work calls accepted */
     bool lost;
+    struct error error;              /* the last refusal, see device_error */
 };
 
 struct queue {
     struct device *device;
+    uint64_t mark;                   /* the last one recorded; the front functions' */
 };
 
 /* The CPU: `threads` workers (0: one a core, at most 16). Small work runs at once on the caller's thread when its
  * queue is empty, so that a small request changes no thread; large work is cut among the workers. */
 enum status cpu_device_new(unsigned threads, struct device **out, struct error *e) MUST_CHECK;
-/* Every queue must be empty and every piece of memory freed. NULL is nothing. */
+/* Every queue and every piece of memory must have been freed. NULL is nothing. */
 void device_free(struct device *d);
 
 const char *device_kind(const struct device *d);
+/* Why the last call that did not answer OK did so: the sentence for calls that have no `e`. The device's own; the next
+ * refusal writes over it. */
+const struct error *device_error(const struct device *d);
 
-/* Memory of at least one byte, aligned to DMEM_ALIGN, not cleared. */
+/* Memory of at least one byte (size 0 gives one), aligned to DMEM_ALIGN, not cleared. */
 enum status device_mem_new(struct device *d, size_t size, struct dmem *out, struct error *e) MUST_CHECK;
 /* Frees and zeroes *m; a zeroed one is nothing. No work that names it may be unfinished. */
 void device_mem_free(struct dmem *m);
@@ -120,13 +125,16 @@ enum status device_queue_new(struct device *d, struct queue **out, struct error 
 void device_queue_free(struct queue *q);               /* waits for its work */
 /* The point after all that the queue has been given so far. Marks of one queue rise. */
 enum status device_record(struct queue *q, uint64_t *mark) MUST_CHECK;
-/* Later work of q begins after `mark` of `other` has passed. */
+/* Later work of q begins after `mark` of `other` has passed. The mark must have been recorded, so that no two queues
+ * can wait for one another. `other` may be freed afterwards. */
 enum status device_await(struct queue *q, struct queue *other, uint64_t mark) MUST_CHECK;
 /* The highest mark that has passed; 0 when none. Does not wait. */
 enum status device_passed(struct queue *q, uint64_t *mark) MUST_CHECK;
 /* Blocks until the mark has passed. */
 enum status device_wait(struct queue *q, uint64_t mark) MUST_CHECK;
 
+/* Work. Nothing to do (size or count 0) is OK. Where not said otherwise `to` and `from` may not overlap. Types that
+ * dtype_computes denies are UNIMPLEMENTED in widen, add and step. */
 enum status device_upload(struct queue *q, struct dmem to, size_t to_offset, const void *from, size_t size) MUST_CHECK;
 enum status device_download(struct queue *q, void *to, struct dmem from, size_t from_offset, size_t size) MUST_CHECK;
 enum status device_copy(struct queue *q, struct dmem to, struct dmem from, size_t size) MUST_CHECK;

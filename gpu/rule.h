@@ -28,7 +28,7 @@ enum rule_id {
     RULE_COUNT
 };
 
-enum { RULE_SCALARS_MAX = 10, UPDATER_HYPERS_MAX = 12 };
+enum { RULE_SCALARS_MAX = 10, UPDATER_HYPERS_MAX = 12, UPDATERS_MAX = 40 };
 
 struct rule_scalars {
     double v[RULE_SCALARS_MAX];

@@ -8,6 +8,8 @@
 #include "gpu/device.h"
 #include "service/base/bytes.h"
 
+enum { UPDATER_DOCUMENT_SIZE_MAX = 65536 };
+
 struct updater;
 
 /* Reads {"type": "sgd", "learning_rate": 0.1, ...}. Every fault is told at once in e->text, each with its JSON pointer

@@ -55,7 +55,7 @@ bool bytes_is_utf8(struct bytes b)
 void *buf_room(struct buf *b, size_t size)
 {
     if (b->failed || size > SIZE_MAX / 2 - b->size) goto failed;
-    if (b->size + size > b->capacity) {
+    if (b->at == NULL || b->size + size > b->capacity) {
         size_t want = b->capacity > 0 ? b->capacity : 256;
         while (want < b->size + size) want *= 2;
         uint8_t *p = mem_resize(b->at, want);
@@ -87,6 +87,7 @@ void buf_format(struct buf *b, const char *format, ...)
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
+    if (n < 0) b->failed = true; /* longer than an int can tell */
     char *to = n >= 0 ? buf_room(b, (size_t)n + 1) : NULL;
     if (to != NULL) {
         vsnprintf(to, (size_t)n + 1, format, again);
@@ -97,10 +98,11 @@ void buf_format(struct buf *b, const char *format, ...)
 
 void buf_pad(struct buf *b, size_t align)
 {
-    static const uint8_t zeros[64];
     size_t over = b->size % align;
 
-    if (over > 0) buf_add(b, zeros, align - over);
+    if (over == 0) return;
+    void *to = buf_room(b, align - over);
+    if (to != NULL) memset(to, 0, align - over);
 }
 
 void buf_clear(struct buf *b)

@@ -49,10 +49,13 @@ static inline void list_remove(struct list_node *n)
 #define LIST_FIRST(type, member, l) \
     (list_empty(l) ? NULL : CONTAINER_OF((l)->head.next, type, member))
 
-/* The element in hand may be removed or freed; its neighbours may not. */
-#define LIST_EACH(type, var, member, l)                                                        \
-    for (struct list_node *var##_at = (l)->head.next, *var##_next = var##_at->next;            \
-         var##_at != &(l)->head; var##_at = var##_next, var##_next = var##_at->next)           \
-        for (type *var = CONTAINER_OF(var##_at, type, member); var != NULL; var = NULL)
+/* The element in hand may be removed or freed; its neighbours may not. The loop is two: the inner one names the
+ * element, and has the outer one end at the head unless it ran to its own end, so that break leaves both. */
+#define LIST_EACH(type, var, member, l)                                                                  \
+    for (struct list_node *var##_at = (l)->head.next, *var##_next = NULL, *var##_step = NULL;            \
+         var##_at != &(l)->head; var##_at = var##_step)                                                  \
+        for (type *var = (var##_next = var##_at->next, var##_step = &(l)->head,                          \
+                          CONTAINER_OF(var##_at, type, member));                                         \
+             var != NULL; var = NULL, var##_step = var##_next)
 
 #endif

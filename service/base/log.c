@@ -27,6 +27,9 @@ void log_write(enum log_level level, const char *module, const char *format, ...
     int more = vsnprintf(line + n, sizeof line - n - 1, format, args);
     va_end(args);
     if (more > 0) n += (size_t)more < sizeof line - n - 1 ? (size_t)more : sizeof line - n - 2;
+    /* A name that a peer chose may hold line ends; it must not forge a line. */
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)line[i] < ' ' || line[i] == 0x7f) line[i] = '?';
     line[n++] = '\n';
     /* One write a line, so that lines of several threads do not mix. A log that cannot be written is no reason to stop. */
     if (write(STDERR_FILENO, line, n) < 0) return;

@@ -23,8 +23,9 @@ enum status mailbox_new(size_t requests_max, struct mailbox **out, struct error 
     if (b == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a mailbox");
     b->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (b->fd < 0) {
+        enum status s = error_set(e, REASON_SYSTEM, "no event descriptor: %s", strerror(errno));
         mem_free(b);
-        return error_set(e, REASON_SYSTEM, "no event descriptor: %s", strerror(errno));
+        return s;
     }
     pthread_mutex_init(&b->lock, NULL);
     list_init(&b->mails);
@@ -43,9 +44,16 @@ void mailbox_free(struct mailbox *b)
 
 int mailbox_fd(const struct mailbox *b) { return b->fd; }
 
+/* It can only fail when the counter is full, and then the descriptor is readable anyway. */
+static void wake(struct mailbox *b)
+{
+    uint64_t one = 1;
+    if (write(b->fd, &one, sizeof one) < 0) return;
+}
+
 static bool post(struct mailbox *b, struct mail *m, size_t count_max)
 {
-    bool wake = false, posted = true;
+    bool first = false, posted = true;
 
     pthread_mutex_lock(&b->lock);
     if (list_linked(&m->node)) {
@@ -53,36 +61,48 @@ static bool post(struct mailbox *b, struct mail *m, size_t count_max)
     } else if (b->count >= count_max) {
         posted = false;
     } else {
-        wake = list_empty(&b->mails);
+        first = list_empty(&b->mails);
         list_append(&b->mails, &m->node);
         b->count++;
     }
     pthread_mutex_unlock(&b->lock);
-    if (wake) {
-        uint64_t one = 1;
-        /* It can only fail when the counter is full, and then the descriptor is readable anyway. */
-        if (write(b->fd, &one, sizeof one) < 0) return posted;
-    }
+    if (first) wake(b);
     return posted;
 }
 
 bool mailbox_request(struct mailbox *b, struct mail *m) { return post(b, m, b->requests_max); }
 void mailbox_notice(struct mailbox *b, struct mail *m) { post(b, m, SIZE_MAX); }
 
+static size_t count_of(struct mailbox *b)
+{
+    pthread_mutex_lock(&b->lock);
+    size_t count = b->count;
+    pthread_mutex_unlock(&b->lock);
+    return count;
+}
+
+static struct mail *pop(struct mailbox *b)
+{
+    pthread_mutex_lock(&b->lock);
+    struct mail *m = LIST_FIRST(struct mail, node, &b->mails);
+    if (m != NULL) {
+        list_remove(&m->node);
+        b->count--;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return m;
+}
+
+/* What is posted meanwhile waits for the next call: a mail that posts itself again, or senders that are faster than
+ * the taker, would else keep it from its other work for ever. */
 void mailbox_take(struct mailbox *b)
 {
-    uint64_t count;
+    uint64_t signals;
 
-    if (read(b->fd, &count, sizeof count) < 0 && errno != EAGAIN) return;
-    for (;;) {
-        pthread_mutex_lock(&b->lock);
-        struct mail *m = LIST_FIRST(struct mail, node, &b->mails);
-        if (m != NULL) {
-            list_remove(&m->node);
-            b->count--;
-        }
-        pthread_mutex_unlock(&b->lock);
-        if (m == NULL) return;
-        m->open(m);
-    }
+    /* Before the count: what is posted from here on to an empty box makes the descriptor readable anew. */
+    if (read(b->fd, &signals, sizeof signals) < 0 && errno != EAGAIN) return;
+    size_t left = count_of(b);
+    for (struct mail *m; left > 0 && (m = pop(b)) != NULL; left--) m->open(m);
+    /* What was posted behind others had no wake of its own. */
+    if (count_of(b) > 0) wake(b);
 }

@@ -1,0 +1,93 @@
+/* nanomsg's SP protocol (REQ/REP) on a stream socket, one side of one connection: 8 bytes of greeting each way, then
+ * messages of an 8-byte big-endian length, a 4-byte request id with its top bit set, and a paramd frame. On a Unix
+ * socket one byte 1 stands before each length. Used by the daemon's bulk door and by libparamd.
+ *
+ * A frame is taken in two steps: first its head, then `place` says where the body goes, so the bytes of a tensor are
+ * read from the socket straight to where they are needed. Answers and requests are sent with writev from where they
+ * lie. Nothing blocks: the caller polls and calls sp_read and sp_write.
+ *
+ * One thread at a time for one connection. */
+#ifndef API_SP_H
+#define API_SP_H
+
+#include "api/wire.h"
+#include "service/base/list.h"
+
+enum { SP_REQ = 0x30, SP_REP = 0x31 };
+
+/* A frame that has arrived, or its head. Lent for the time of the call. */
+struct incoming {
+    uint32_t id;                 /* request id, top bit set */
+    enum status status;          /* not OK: the header failed a check; error tells. The body is thrown away. */
+    struct error *error;
+    struct wire_header header;   /* zeroed when it could not be read */
+    struct bytes fixed;          /* header.fixed_size bytes */
+    struct bytes desc;           /* header.desc_size bytes */
+    void *body;                  /* header.body_size bytes once whole; NULL when thrown away */
+};
+
+/* Where a body goes. */
+enum placement {
+    PLACE_SCRATCH,               /* the link's own memory, lent until `frame` returns */
+    PLACE_AT,                    /* to *at, body_size bytes */
+    PLACE_DROP                   /* nowhere; `frame` is called with body NULL all the same */
+};
+
+/* A run of bytes that is sent from where it lies. */
+struct segment {
+    const void *at;
+    size_t size;
+    const void *owner;           /* whom sp_detach means; NULL: nobody */
+};
+
+/* A frame on its way out. The sender fills it; from sp_send until `done` it belongs to the link. */
+struct outgoing {
+    struct list_node node;
+    uint32_t id;
+    struct buf head;             /* header, fixed fields, descriptors, gap */
+    struct segment *segments;    /* the body */
+    size_t segment_count;
+    /* sent: all of it went to the kernel. Otherwise the link is gone. The last call for this frame. */
+    void (*done)(struct outgoing *o, bool sent);
+    /* the link's: */
+    uint8_t lead[16];
+    size_t lead_size;
+    uint64_t written;
+    uint64_t size;
+    struct buf copies;           /* of detached segments */
+};
+
+struct sp_handler {
+    enum placement (*place)(void *ctx, const struct incoming *in, void **at);
+    void (*frame)(void *ctx, const struct incoming *in);
+};
+
+struct sp_conn;
+
+/* Takes fd (non-blocking; closed by sp_free also when this fails). self is SP_REQ or SP_REP; the other side must be
+ * the counterpart. ipc: the mapping for Unix sockets. frame_max bounds a message with its id. */
+enum status sp_new(int fd, unsigned self, bool ipc, size_t frame_max, const struct sp_handler *handler, void *ctx,
+                   struct sp_conn **out, struct error *e) MUST_CHECK;
+/* Calls `done(false)` for what has not been sent. NULL is nothing. */
+void sp_free(struct sp_conn *c);
+int sp_fd(const struct sp_conn *c);
+
+/* Reads what is there, at most about `budget` bytes, and calls the handler. OK: go on. Anything else: the connection
+ * is over (UNREACHABLE: the peer closed; MALFORMED and TOO_LARGE: it broke the protocol); *e tells why. */
+enum status sp_read(struct sp_conn *c, size_t budget, struct error *e) MUST_CHECK;
+/* Sends what the kernel takes. */
+enum status sp_write(struct sp_conn *c, struct error *e) MUST_CHECK;
+/* Queues a frame; nothing is written before sp_write. */
+void sp_send(struct sp_conn *c, struct outgoing *o);
+bool sp_wants_write(const struct sp_conn *c);
+size_t sp_queued(const struct sp_conn *c);       /* bytes not yet given to the kernel */
+bool sp_greeted(const struct sp_conn *c);
+bool sp_in_frame(const struct sp_conn *c);       /* a message has begun and is not whole */
+uint64_t sp_progress(const struct sp_conn *c);   /* bytes read and written so far; for deadlines */
+
+/* The bytes of `owner` will change or go: what is still to be sent of them is copied aside. */
+enum status sp_detach(struct sp_conn *c, const void *owner, struct error *e) MUST_CHECK;
+/* The memory that the present body goes to will go: the rest of it is thrown away, and `frame` gets body NULL. */
+void sp_discard(struct sp_conn *c);
+
+#endif

@@ -1,0 +1,16 @@
+/* The loops of the CPU over plain arrays: what the cpu device runs in parts and what test devices run whole. Internal
+ * to devices. Any thread; nothing is checked, allocated or kept. Types are those that dtype_computes. */
+#ifndef GPU_LOOPS_H
+#define GPU_LOOPS_H
+
+#include "gpu/device.h"
+
+/* to (dtype_sum(type)) = from (type). */
+void loop_widen(enum dtype type, void *to, const void *from, size_t count);
+/* to (dtype_sum(type)) += from (type). Answers WORK_ bits. */
+uint32_t loop_add(enum dtype type, void *to, const void *from, size_t count);
+/* Elements begin .. begin + count - 1 of a step whose dmem.at are addresses of this process; `flags` is not touched.
+ * Answers WORK_ bits. */
+uint32_t loop_step(const struct step *s, size_t begin, size_t count);
+
+#endif

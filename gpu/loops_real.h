@@ -1,0 +1,86 @@
+/* The loops for one real type: a template for loops.c, which defines REAL, REAL_ROOT and NAME first. */
+#include "gpu/rules.h"
+
+struct NAME(scalars) {
+    REAL v[RULE_SCALARS_MAX];
+};
+
+typedef void NAME(step_loop)(const struct NAME(scalars) *scalars, const REAL *restrict g, REAL *restrict w,
+                             REAL *restrict s0, REAL *restrict s1, size_t count);
+
+/* One loop a rule. The scalars are copied so that they are seen not to change, and stay in registers. */
+#define STEP_LOOP(name, begin, end)                                                                        \
+    CLONES static void NAME(loop_##name)(const struct NAME(scalars) *scalars, const REAL *restrict g,      \
+                                         REAL *restrict w, REAL *restrict s0, REAL *restrict s1, size_t count) \
+    {                                                                                                      \
+        const struct NAME(scalars) a = *scalars;                                                           \
+        (void)s0, (void)s1;                                                                                \
+        for (size_t i = 0; i < count; i++) {                                                               \
+            REAL v = w[i], s[2] = {0, 0};                                                                  \
+            begin;                                                                                         \
+            NAME(rule_##name)(a.v, g[i], &v, s);                                                           \
+            end;                                                                                           \
+            w[i] = v;                                                                                      \
+        }                                                                                                  \
+    }
+#define STEP_LOOP_0(name) STEP_LOOP(name, (void)0, (void)0)
+#define STEP_LOOP_1(name) STEP_LOOP(name, s[0] = s0[i], s0[i] = s[0])
+#define STEP_LOOP_2(name) STEP_LOOP(name, (s[0] = s0[i], s[1] = s1[i]), (s0[i] = s[0], s1[i] = s[1]))
+#define STEP_LOOP_OF(name, slots, slot0, slot1) STEP_LOOP_##slots(name)
+RULES(STEP_LOOP_OF)
+
+static NAME(step_loop) *const NAME(step_loops)[RULE_COUNT] = {
+#define STEP_LOOP_ROW(name, slots, slot0, slot1) [RULE_##name] = NAME(loop_##name),
+    RULES(STEP_LOOP_ROW)
+#undef STEP_LOOP_ROW
+};
+
+static void NAME(widen)(void *to, const void *from, size_t count) { memcpy(to, from, count * sizeof(REAL)); }
+
+CLONES static uint64_t NAME(add)(void *restrict to, const void *restrict from, size_t count)
+{
+    REAL *restrict sum = to;
+    const REAL *restrict x = from;
+    for (size_t i = 0; i < count; i++) sum[i] += x[i];
+    return 0;
+}
+
+/* room = sum + last; one of them may be NULL. */
+CLONES static void NAME(gather)(REAL *restrict room, const REAL *restrict sum, const REAL *restrict last,
+                                size_t count)
+{
+    if (sum == NULL || last == NULL) {
+        memcpy(room, sum == NULL ? last : sum, count * sizeof *room);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) room[i] = sum[i] + last[i];
+}
+
+/* One block: the gradient lies in the first-level cache by the time the rule reads it, and is read where it lies when
+ * nothing is to be added to it. The rule then works in place on `to`, so that `to` may be any of what is read. */
+static uint64_t NAME(step_block)(const struct step *s, const struct rule_scalars *scalars, size_t at, size_t count)
+{
+    REAL room[BLOCK], *slot[2] = {NULL, NULL}, *to = (REAL *)s->to.at + at;
+    const REAL *sum = part(&s->sum, at * sizeof(REAL)), *last = part(&s->last, at * sizeof(REAL));
+    const REAL *from = part(&s->from, at * sizeof(REAL)), *g = sum == NULL ? last : sum;
+    struct NAME(scalars) a;
+
+    for (unsigned i = 0; i < RULE_SCALARS_MAX; i++) a.v[i] = (REAL)scalars->v[i];
+    for (unsigned i = 0; i < rule_slots(s->rule); i++) slot[i] = part(&s->slots[i], at * sizeof(REAL));
+    if ((sum != NULL && last != NULL) || g == to) {
+        NAME(gather)(room, sum, last, count);
+        g = room;
+    }
+    if (from != to) memcpy(to, from, count * sizeof *to);
+    NAME(step_loops)[s->rule](&a, g, to, slot[0], slot[1], count);
+    return 0;
+}
+
+#undef STEP_LOOP
+#undef STEP_LOOP_0
+#undef STEP_LOOP_1
+#undef STEP_LOOP_2
+#undef STEP_LOOP_OF
+#undef REAL
+#undef REAL_ROOT
+#undef NAME

@@ -1,0 +1,68 @@
+/* The server: frames in, answers out, and between them the core. It has no I/O, no clock and no locks, so the daemon's
+ * doors, an embedded store and a simulation drive the same code.
+ *
+ * How a push travels: a door reads the head of a frame -> server_place decodes it, the core decides (quota, shape,
+ * duplicate) and lends staging memory -> the door reads the bytes into it -> server_frame tells the core, which
+ * records the contribution, gives its sum to the device and answers "recorded". A pull: server_frame finds the newest
+ * version and answers with a segment that lies in it; the version is held until the segment is sent.
+ *
+ * One thread calls everything here (the core thread). Nothing waits. */
+#ifndef SERVICE_SERVER_H
+#define SERVICE_SERVER_H
+
+#include "api/sp.h"
+#include "gpu/device.h"
+
+struct server;
+struct peer;
+
+/* What the core takes from outside; copied. */
+struct server_config {
+    struct device *device;           /* lent; outlives the server */
+    uint8_t seed[16];                /* of hash maps */
+    struct wire_id instance;         /* random: names this life of the daemon */
+    uint64_t staging_max;            /* bytes that pushes may hold in all; 0: a quarter of the machine's memory */
+    const char *token;               /* lent; NULL: none is asked for */
+    bool embedded;                   /* in the caller's process: stores are private, time-outs do not run */
+    unsigned bulk_port;              /* told to clients in HELLO; 0: no bulk door. May be set later. */
+    const char *bulk_path;           /* lent; of a Unix socket, instead */
+    const char *advertise;           /* lent; host that clients shall dial, or NULL: the one they dialled */
+};
+
+/* What a door can do with a connection; `link` is the door's. All calls come from within server_ calls. */
+struct peer_ops {
+    const char *door;                /* "nanomsg", "sp", "direct" */
+    bool one_large_answer;           /* libnanomsg's REP: one answer above REP_IN_FLIGHT_REPLY_MAX at a time */
+    void (*answer)(void *link, struct outgoing *o);          /* takes o until o->done */
+    void (*detach)(void *link, const void *owner);           /* sp_detach; a failure closes the connection */
+    void (*discard)(void *link);                             /* sp_discard */
+};
+
+enum status server_new(const struct server_config *c, uint64_t now_ms, struct server **out, struct error *e) MUST_CHECK;
+void server_free(struct server *s);          /* all peers must be gone */
+void server_set_bulk(struct server *s, unsigned port, const char *path);
+void server_drain(struct server *s);         /* refuses new pushes with DRAINING; finishes what is recorded */
+
+/* A connection begins and ends. `address` is copied, for logs. */
+enum status server_peer_new(struct server *s, const struct peer_ops *ops, void *link, const char *address,
+                            struct peer **out, struct error *e) MUST_CHECK;
+void server_peer_gone(struct peer *p);
+
+/* The head of a request is here: where does its body go? Called once a frame that has a body. */
+enum placement server_place(struct peer *p, const struct incoming *in, void **at);
+/* A request is whole (in->body is NULL when server_place said PLACE_DROP or discard was called). Always leads to
+ * exactly one answer, at once or later. */
+void server_frame(struct peer *p, const struct incoming *in);
+
+/* Time has come to now_ms; answers when the next deadline is (UINT64_MAX: none). */
+uint64_t server_tick(struct server *s, uint64_t now_ms);
+/* Marks of the device may have passed. */
+void server_poll(struct server *s);
+/* Work of the device is outstanding; server_settle blocks until it is not (embedded stores, drain). */
+bool server_busy(const struct server *s);
+void server_settle(struct server *s);
+
+/* Facts as JSON, for /v1/info and Health. */
+void server_info(const struct server *s, struct buf *out);
+
+#endif

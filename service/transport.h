@@ -1,0 +1,42 @@
+/* The doors: two engines that carry frames between sockets and the server.
+ *
+ *   transport_sp       our own engine on epoll, runs in the core's loop (bulk door, or any address)
+ *   transport_nanomsg  libnanomsg: one raw REP socket, a thread of its own that receives; answers are sent from the
+ *                      core thread (nn_sendmsg on raw REP copies and never blocks)
+ *
+ * All functions are called on the core thread. */
+#ifndef SERVICE_TRANSPORT_H
+#define SERVICE_TRANSPORT_H
+
+#include "service/base/loop.h"
+#include "service/base/mailbox.h"
+#include "service/server.h"
+
+struct transport;
+
+struct transport_config {
+    struct server *server;       /* lent */
+    struct loop *loop;           /* lent */
+    struct mailbox *mailbox;     /* lent; the core's (nanomsg only) */
+    uint64_t (*now_ms)(void);
+    unsigned connections_max;    /* 0: CONNECTIONS_MAX */
+};
+
+/* Opens `url`: tcp://HOST:PORT (port 0: any free one), ipc:///PATH; sp knows unix:///PATH as the same as ipc. */
+enum status transport_sp_open(const struct transport_config *c, const char *url, struct transport **out,
+                              struct error *e) MUST_CHECK;
+enum status transport_nanomsg_open(const struct transport_config *c, const char *url, struct transport **out,
+                                   struct error *e) MUST_CHECK;
+/* The address as bound, with the real port; lent. */
+const char *transport_url(const struct transport *t);
+unsigned transport_port(const struct transport *t);      /* 0 for a Unix socket */
+unsigned transport_connections(const struct transport *t);
+uint64_t transport_refused(const struct transport *t);   /* connections ended for a fault of the peer */
+/* Deadlines of connections (greeting, progress); answers when the next one is. */
+uint64_t transport_tick(struct transport *t, uint64_t now_ms);
+/* No new connections and no more reading; what is queued goes out. */
+void transport_drain(struct transport *t);
+bool transport_idle(const struct transport *t);          /* nothing left to send */
+void transport_close(struct transport *t);               /* NULL is nothing */
+
+#endif
