@@ -6,24 +6,31 @@
  * read from the socket straight to where they are needed. Answers and requests are sent with writev from where they
  * lie. Nothing blocks: the caller polls and calls sp_read and sp_write.
  *
- * One thread at a time for one connection. */
+ * A frame that cannot be understood but whose length is known costs its sender only an error answer: the rest of it is
+ * thrown away and `frame` is called with its status set. What breaks SP itself ends the connection.
+ *
+ * One thread at a time for one connection. Callbacks may call sp_send, sp_detach and sp_discard, nothing else here. */
 #ifndef API_SP_H
 #define API_SP_H
 
 #include "api/wire.h"
 #include "service/base/list.h"
 
-enum { SP_REQ = 0x30, SP_REP = 0x31 };
+enum {
+    SP_REQ = 0x30,
+    SP_REP = 0x31,
+    SP_WRITE_TURN = 4 << 20          /* one fast reader of a long queue leaves the thread to others after so much */
+};
 
 /* A frame that has arrived, or its head. Lent for the time of the call. */
 struct incoming {
     uint32_t id;                 /* request id, top bit set */
-    enum status status;          /* not OK: the header failed a check; error tells. The body is thrown away. */
+    enum status status;          /* not OK: the header failed a check, or no memory; *error tells. There is no body. */
     struct error *error;
     struct wire_header header;   /* zeroed when it could not be read */
     struct bytes fixed;          /* header.fixed_size bytes */
     struct bytes desc;           /* header.desc_size bytes */
-    void *body;                  /* header.body_size bytes once whole; NULL when thrown away */
+    void *body;                  /* header.body_size bytes once whole; NULL when thrown away. Not NULL when size is 0. */
 };
 
 /* Where a body goes. */
@@ -58,24 +65,28 @@ struct outgoing {
 };
 
 struct sp_handler {
+    /* Once for each frame that has a body and whose head is good. *in is lent for the call. */
     enum placement (*place)(void *ctx, const struct incoming *in, void **at);
     void (*frame)(void *ctx, const struct incoming *in);
 };
 
 struct sp_conn;
 
-/* Takes fd (non-blocking; closed by sp_free also when this fails). self is SP_REQ or SP_REP; the other side must be
+/* Takes fd (non-blocking; closed by sp_free, or here when this fails). self is SP_REQ or SP_REP; the other side must be
  * the counterpart. ipc: the mapping for Unix sockets. frame_max bounds a message with its id. */
 enum status sp_new(int fd, unsigned self, bool ipc, size_t frame_max, const struct sp_handler *handler, void *ctx,
                    struct sp_conn **out, struct error *e) MUST_CHECK;
-/* Calls `done(false)` for what has not been sent. NULL is nothing. */
+/* Calls `done(false)` for what has not been sent. Not from a callback. NULL is nothing. */
 void sp_free(struct sp_conn *c);
 int sp_fd(const struct sp_conn *c);
 
 /* Reads what is there, at most about `budget` bytes, and calls the handler. OK: go on. Anything else: the connection
- * is over (UNREACHABLE: the peer closed; MALFORMED and TOO_LARGE: it broke the protocol); *e tells why. */
+ * is over (UNREACHABLE: the peer closed; MALFORMED and TOO_LARGE: it broke the protocol); *e tells why.
+ *
+ * A REP takes no further request while SEND_QUEUE_MAX bytes of answers wait. A request that had come in with an
+ * earlier one may then lie here and not in the socket: call sp_read again when the queue has become shorter. */
 enum status sp_read(struct sp_conn *c, size_t budget, struct error *e) MUST_CHECK;
-/* Sends what the kernel takes. */
+/* Sends what the kernel takes, at most about SP_WRITE_TURN bytes; sp_wants_write tells whether something is left. */
 enum status sp_write(struct sp_conn *c, struct error *e) MUST_CHECK;
 /* Queues a frame; nothing is written before sp_write. */
 void sp_send(struct sp_conn *c, struct outgoing *o);
@@ -85,9 +96,12 @@ bool sp_greeted(const struct sp_conn *c);
 bool sp_in_frame(const struct sp_conn *c);       /* a message has begun and is not whole */
 uint64_t sp_progress(const struct sp_conn *c);   /* bytes read and written so far; for deadlines */
 
-/* The bytes of `owner` will change or go: what is still to be sent of them is copied aside. */
+/* The bytes of `owner` will change or go: what is still to be sent of them is copied aside. When that fails, the
+ * connection is over: sp_read and sp_write touch none of the bytes any more and say so. */
 enum status sp_detach(struct sp_conn *c, const void *owner, struct error *e) MUST_CHECK;
 /* The memory that the present body goes to will go: the rest of it is thrown away, and `frame` gets body NULL. */
 void sp_discard(struct sp_conn *c);
+/* Called now and then (seconds): gives back memory that the frames since the last call did not need. */
+void sp_trim(struct sp_conn *c);
 
 #endif

@@ -293,6 +293,8 @@ bool wire_head_write(struct buf *out, struct wire_header *h, struct bytes fixed,
 
 /* CRC-32C (Castagnoli), as iSCSI (RFC 3720): crc of what came before, 0 at the start. */
 uint32_t crc32c(uint32_t crc, const void *at, size_t size);
+/* The same without the processor's instruction for it. */
+uint32_t crc32c_by_table(uint32_t crc, const void *at, size_t size);
 
 /* Product of the dimensions, checked: false when a dimension is negative or count * size exceeds VALUE_SIZE_MAX. */
 bool wire_shape_size(const int64_t *dims, unsigned ndim, size_t element_size, uint64_t *count, uint64_t *size);

@@ -89,7 +89,8 @@ struct device_ops {
 /* What all devices begin with; a back end's own struct has it as its first member. */
 struct device {
     const struct device_ops *ops;
-    void (*notify)(void *ctx);       /* from any thread; may be NULL */
+    void (*notify)(void *ctx);       /* from any thread, also inside a call; may be NULL. Set before the first work;
+                                      * ctx must live until device_free has returned. */
     void *notify_ctx;
     uint64_t bytes_held;             /* by mem_new and not freed */
     uint64_t work_count;             /* work calls accepted */

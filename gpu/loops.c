@@ -5,13 +5,19 @@
 #include <math.h>
 #include <string.h>
 
-/* Loops are built twice, for every x86-64 and for those with AVX2, and the loader picks. Sanitizers are not up yet
- * when the loader asks which, and clang before 17 does not know the level's name here. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__) || \
-    !defined(__x86_64__) || !defined(__GLIBC__)
-#define CLONES
+/* Loops are built twice, for every x86-64 and for those with AVX2, and the loader picks. It asks before a sanitizer is
+ * up, of which the thread sanitizer dies, so sanitized builds have one version. */
+#if defined(__has_feature)
+#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
 #else
+#define SANITIZED 0
+#endif
+#if defined(__x86_64__) && defined(__GLIBC__) && __has_attribute(target_clones) && !SANITIZED
 #define CLONES __attribute__((target_clones("default", "arch=x86-64-v3")))
+#else
+#define CLONES
 #endif
 
 /* Elements whose sum, value and slots fit the first-level cache together. */

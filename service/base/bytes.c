@@ -87,7 +87,7 @@ void buf_format(struct buf *b, const char *format, ...)
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    if (n < 0) b->failed = true; /* longer than an int can tell */
+    if (n < 0) b->failed = true; /* longer than an int can tell, or no text in this locale */
     char *to = n >= 0 ? buf_room(b, (size_t)n + 1) : NULL;
     if (to != NULL) {
         vsnprintf(to, (size_t)n + 1, format, again);

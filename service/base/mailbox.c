@@ -73,6 +73,16 @@ static bool post(struct mailbox *b, struct mail *m, size_t count_max)
 bool mailbox_request(struct mailbox *b, struct mail *m) { return post(b, m, b->requests_max); }
 void mailbox_notice(struct mailbox *b, struct mail *m) { post(b, m, SIZE_MAX); }
 
+bool mailbox_withdraw(struct mailbox *b, struct mail *m)
+{
+    pthread_mutex_lock(&b->lock);
+    bool inside = list_linked(&m->node);
+    list_remove(&m->node);
+    if (inside) b->count--;
+    pthread_mutex_unlock(&b->lock);
+    return inside;
+}
+
 static size_t count_of(struct mailbox *b)
 {
     pthread_mutex_lock(&b->lock);

@@ -22,6 +22,8 @@ int mailbox_fd(const struct mailbox *b);                 /* readable: call mailb
 bool mailbox_request(struct mailbox *b, struct mail *m);
 /* Any thread. Posting a notice that is already in the box does nothing. */
 void mailbox_notice(struct mailbox *b, struct mail *m);
+/* Any thread. Takes m back if it is still inside: true, and it will not be opened. */
+bool mailbox_withdraw(struct mailbox *b, struct mail *m);
 /* The taker's thread: opens all that lies there, in order. What is posted while it runs, also from inside open, is left
  * for the next call, and the descriptor is readable again. */
 void mailbox_take(struct mailbox *b);

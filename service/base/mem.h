@@ -24,7 +24,8 @@ void *mem_aligned(size_t size) MUST_CHECK;
 char *mem_text(const char *from, size_t size) MUST_CHECK;
 void mem_free(void *p);
 
-/* Doubles *capacity (at least `least`) elements of `size` bytes until `count` fit; *array moves. */
+/* Room for `count` elements of `size` bytes: *capacity doubles (from 8) until they fit, *array moves, what is new is
+ * zeroed. On failure both stay as they were. An empty array is NULL with capacity 0. */
 enum status mem_grow(void **array, size_t *capacity, size_t count, size_t size, struct error *e) MUST_CHECK;
 
 /* Fault points, for tests: the n-th allocation from now answers NULL (1: the next), once. 0 switches off.

@@ -1,0 +1,322 @@
+#include "gpu/device.h"
+
+#include "gpu/rules.h"
+
+#include <assert.h>
+
+void device_free(struct device *d)
+{
+    if (d == NULL) return;
+    assert(d->bytes_held == 0);
+    d->ops->close(d);
+}
+
+const char *device_kind(const struct device *d) { return d->ops->kind; }
+const struct error *device_error(const struct device *d) { return &d->error; }
+
+static enum status refuse_lost(struct device *d)
+{
+    return error_set(&d->error, REASON_DEVICE_LOST, "the %s device is lost; restart the daemon to use it again",
+                     d->ops->kind);
+}
+
+/* What a back end answered. Once lost, a device stays lost. */
+static enum status settle(struct device *d, enum status s)
+{
+    if (s != reason_status(REASON_DEVICE_LOST)) return s;
+    d->lost = true;
+    return refuse_lost(d);
+}
+
+static enum status settle_work(struct device *d, enum status s)
+{
+    if (s == STATUS_OK) d->work_count++;
+    return settle(d, s);
+}
+
+/* For calls that tell their caller: the sentence goes to both. */
+static enum status tell(struct device *d, enum status s, struct error *e)
+{
+    bool told = s != STATUS_OK && d->lost && e != NULL;
+    if (told) *e = d->error;
+    else if (s != STATUS_OK && e != NULL) d->error = *e;
+    return s;
+}
+
+enum status device_mem_new(struct device *d, size_t size, struct dmem *out, struct error *e)
+{
+    struct dmem m;
+
+    if (d->lost) return tell(d, refuse_lost(d), e);
+    enum status s = settle(d, d->ops->mem_new(d, size > 0 ? size : 1, &m, e));
+    if (s != STATUS_OK) return tell(d, s, e);
+    d->bytes_held += m.size;
+    *out = m;
+    return STATUS_OK;
+}
+
+void device_mem_free(struct dmem *m)
+{
+    if (m->device == NULL) return;
+    m->device->bytes_held -= m->size;
+    m->device->ops->mem_free(m);
+    *m = (struct dmem){0};
+}
+
+enum status device_pin_new(struct device *d, size_t size, void **out, struct error *e)
+{
+    if (d->lost) return tell(d, refuse_lost(d), e);
+    return tell(d, settle(d, d->ops->pin_new(d, size > 0 ? size : 1, out, e)), e);
+}
+
+void device_pin_free(struct device *d, void *pin)
+{
+    if (pin != NULL) d->ops->pin_free(d, pin);
+}
+
+enum status device_queue_new(struct device *d, struct queue **out, struct error *e)
+{
+    if (d->lost) return tell(d, refuse_lost(d), e);
+    return tell(d, settle(d, d->ops->queue_new(d, out, e)), e);
+}
+
+void device_queue_free(struct queue *q)
+{
+    if (q != NULL) q->device->ops->queue_free(q);
+}
+
+enum status device_record(struct queue *q, uint64_t *mark)
+{
+    uint64_t got = 0;
+
+    if (q->device->lost) return refuse_lost(q->device);
+    enum status s = settle(q->device, q->device->ops->record(q, &got));
+    if (s == STATUS_OK) *mark = q->mark = got;
+    return s;
+}
+
+static enum status check_mark(struct queue *q, const struct queue *of, uint64_t mark)
+{
+    struct device *d = q->device;
+
+    if (d->lost) return refuse_lost(d);
+    if (of->device != d) return error_set(&d->error, REASON_BAD_ARGUMENT, "the other queue is of another device");
+    if (mark <= of->mark) return STATUS_OK;
+    return error_set(&d->error, REASON_BAD_ARGUMENT, "mark %llu is not recorded yet; the last one is %llu",
+                     (unsigned long long)mark, (unsigned long long)of->mark);
+}
+
+enum status device_await(struct queue *q, struct queue *other, uint64_t mark)
+{
+    enum status s = check_mark(q, other, mark);
+
+    /* A queue is in order with itself. */
+    if (s != STATUS_OK || q == other || mark == 0) return s;
+    return settle(q->device, q->device->ops->await(q, other, mark));
+}
+
+enum status device_passed(struct queue *q, uint64_t *mark)
+{
+    if (q->device->lost) return refuse_lost(q->device);
+    return settle(q->device, q->device->ops->passed(q, mark));
+}
+
+enum status device_wait(struct queue *q, uint64_t mark)
+{
+    enum status s = check_mark(q, q, mark);
+
+    return s != STATUS_OK || mark == 0 ? s : settle(q->device, q->device->ops->wait(q, mark));
+}
+
+/* ---- work: what is common to all devices is checked here, once -------------------------------------------------- */
+
+static enum status refuse_piece(struct device *d, const char *what, const char *fault)
+{
+    return error_set(&d->error, REASON_BAD_ARGUMENT, "'%s' %s", what, fault);
+}
+
+/* `size` bytes from `offset` of a piece of this device. */
+static enum status check_bytes(struct device *d, const char *what, struct dmem m, size_t offset, size_t size)
+{
+    if (m.device != d) return refuse_piece(d, what, m.device == NULL ? "is no memory" : "is of another device");
+    if (m.at == NULL) return refuse_piece(d, what, "is no memory");
+    if (offset > m.size || size > m.size - offset) return refuse_piece(d, what, "is smaller than what is asked of it");
+    return STATUS_OK;
+}
+
+static enum status check_elements(struct device *d, const char *what, struct dmem m, enum dtype type, size_t count)
+{
+    if (count > m.size / dtype_size(type) && m.device == d)
+        return refuse_piece(d, what, "has fewer elements than are asked of it");
+    if ((uintptr_t)m.at % dtype_size(type) != 0) return refuse_piece(d, what, "is not aligned to its type");
+    return check_bytes(d, what, m, 0, count * dtype_size(type));
+}
+
+static bool overlap(struct dmem a, size_t a_size, struct dmem b, size_t b_size)
+{
+    uintptr_t x = (uintptr_t)a.at, y = (uintptr_t)b.at;
+    return x < y ? y - x < a_size : x - y < b_size;
+}
+
+/* The types that widen, add and step take. To lift the last refusal: loops for the type, and dtype_computes. */
+static enum status check_type(struct device *d, enum dtype type)
+{
+    if (!dtype_known(type)) return error_set(&d->error, REASON_BAD_ARGUMENT, "%d is no dtype", (int)type);
+    if (dtype_computes(type)) return STATUS_OK;
+    return error_set(&d->error, REASON_UNIMPLEMENTED,
+                     "this version stores and copies %s values but does not compute with them; use f32",
+                     dtype_name(type));
+}
+
+enum status device_upload(struct queue *q, struct dmem to, size_t to_offset, const void *from, size_t size)
+{
+    struct device *d = q->device;
+    enum status s;
+
+    if (d->lost) return refuse_lost(d);
+    if (size == 0) return STATUS_OK;
+    if (from == NULL) return refuse_piece(d, "from", "is NULL");
+    s = check_bytes(d, "to", to, to_offset, size);
+    return s != STATUS_OK ? s : settle_work(d, d->ops->upload(q, to, to_offset, from, size));
+}
+
+enum status device_download(struct queue *q, void *to, struct dmem from, size_t from_offset, size_t size)
+{
+    struct device *d = q->device;
+    enum status s;
+
+    if (d->lost) return refuse_lost(d);
+    if (size == 0) return STATUS_OK;
+    if (to == NULL) return refuse_piece(d, "to", "is NULL");
+    s = check_bytes(d, "from", from, from_offset, size);
+    return s != STATUS_OK ? s : settle_work(d, d->ops->download(q, to, from, from_offset, size));
+}
+
+enum status device_copy(struct queue *q, struct dmem to, struct dmem from, size_t size)
+{
+    struct device *d = q->device;
+    enum status s;
+
+    if (d->lost) return refuse_lost(d);
+    if (size == 0) return STATUS_OK;
+    s = check_bytes(d, "to", to, 0, size);
+    if (s == STATUS_OK) s = check_bytes(d, "from", from, 0, size);
+    if (s == STATUS_OK && overlap(to, size, from, size)) s = refuse_piece(d, "to", "overlaps 'from'");
+    return s != STATUS_OK ? s : settle_work(d, d->ops->copy(q, to, from, size));
+}
+
+enum status device_zero(struct queue *q, struct dmem to, size_t size)
+{
+    struct device *d = q->device;
+    enum status s;
+
+    if (d->lost) return refuse_lost(d);
+    if (size == 0) return STATUS_OK;
+    s = check_bytes(d, "to", to, 0, size);
+    return s != STATUS_OK ? s : settle_work(d, d->ops->zero(q, to, size));
+}
+
+/* widen and add: to in dtype_sum(type), from in type. */
+static enum status check_sum(struct device *d, struct dmem to, struct dmem from, enum dtype type, size_t count)
+{
+    enum status s = check_type(d, type);
+
+    if (s != STATUS_OK || count == 0) return s;
+    s = check_elements(d, "to", to, dtype_sum(type), count);
+    if (s == STATUS_OK) s = check_elements(d, "from", from, type, count);
+    if (s == STATUS_OK && overlap(to, count * dtype_size(dtype_sum(type)), from, count * dtype_size(type)))
+        s = refuse_piece(d, "to", "overlaps 'from'");
+    return s;
+}
+
+enum status device_widen(struct queue *q, struct dmem to, struct dmem from, enum dtype type, size_t count)
+{
+    struct device *d = q->device;
+
+    enum status s = d->lost ? refuse_lost(d) : check_sum(d, to, from, type, count);
+    return s != STATUS_OK || count == 0 ? s : settle_work(d, d->ops->widen(q, to, from, type, count));
+}
+
+enum status device_add(struct queue *q, struct dmem to, struct dmem from, enum dtype type, size_t count,
+                       uint32_t *flags)
+{
+    struct device *d = q->device;
+
+    enum status s = d->lost ? refuse_lost(d) : check_sum(d, to, from, type, count);
+    if (s == STATUS_OK && flags == NULL) s = refuse_piece(d, "flags", "is NULL");
+    return s != STATUS_OK || count == 0 ? s : settle_work(d, d->ops->add(q, to, from, type, count, flags));
+}
+
+struct operand {
+    const char *name;
+    struct dmem m;
+    enum dtype type;
+    enum { READ, WRITTEN, SLOT } use;
+};
+
+enum { OPERANDS_MAX = 4 + STEP_SLOTS_MAX };
+
+static unsigned step_operands(const struct step *s, struct operand *o)
+{
+    static const char *const slot_names[STEP_SLOTS_MAX] = {"slots[0]", "slots[1]", "slots[2]", "slots[3]"};
+    enum dtype sum = dtype_sum(s->type);
+    unsigned n = 0;
+
+    o[n++] = (struct operand){"to", s->to, s->type, WRITTEN};
+    o[n++] = (struct operand){"from", s->from, s->type, READ};
+    if (s->sum.size > 0) o[n++] = (struct operand){"sum", s->sum, sum, READ};
+    if (s->last.size > 0) o[n++] = (struct operand){"last", s->last, s->type, READ};
+    for (unsigned i = 0; i < rule_slots(s->rule); i++)
+        o[n++] = (struct operand){slot_names[i], s->slots[i], sum, SLOT};
+    return n;
+}
+
+/* Two that are only read may be anything to one another; `to` may be one of them, whole; a slot is for itself. */
+static bool may_stand_together(const struct operand *a, const struct operand *b, size_t count)
+{
+    if (a->use == READ && b->use == READ) return true;
+    if (!overlap(a->m, count * dtype_size(a->type), b->m, count * dtype_size(b->type))) return true;
+    return a->use == WRITTEN && b->use == READ && a->m.at == b->m.at && a->type == b->type;
+}
+
+static enum status check_operands(struct device *d, const struct step *s)
+{
+    struct operand o[OPERANDS_MAX];
+    unsigned n = step_operands(s, o);
+
+    for (unsigned i = 0; i < n; i++) {
+        enum status st = check_elements(d, o[i].name, o[i].m, o[i].type, s->count);
+        if (st != STATUS_OK) return st;
+        for (unsigned j = 0; j < i; j++)
+            if (!may_stand_together(&o[j], &o[i], s->count))
+                return refuse_piece(d, o[i].name, "overlaps another operand of the step");
+    }
+    return STATUS_OK;
+}
+
+static bool contributors_known(double n) { return n >= 1 && n <= (double)UINT32_MAX; }
+
+static enum status check_step(struct device *d, const struct step *s)
+{
+    enum status st = check_type(d, s->type);
+
+    if (st != STATUS_OK) return st;
+    if ((unsigned)s->rule >= RULE_COUNT) return refuse_piece(d, "rule", "is none");
+    if (dtype_is_integer(s->type) && !rule_takes_integers(s->rule))
+        return error_set(&d->error, REASON_BAD_ARGUMENT, "rule %s needs fractions, which %s values do not have",
+                         rule_name(s->rule), dtype_name(s->type));
+    if (s->rule == RULE_average && !contributors_known(s->scalars.v[AVERAGE_CONTRIBUTORS]))
+        return refuse_piece(d, "scalars", "name no contributors");
+    if (s->flags == NULL) return refuse_piece(d, "flags", "is NULL");
+    if (s->count == 0) return STATUS_OK;
+    if (s->sum.size == 0 && s->last.size == 0) return refuse_piece(d, "sum", "and 'last' are both left out");
+    return check_operands(d, s);
+}
+
+enum status device_step(struct queue *q, const struct step *s)
+{
+    struct device *d = q->device;
+
+    enum status st = d->lost ? refuse_lost(d) : check_step(d, s);
+    return st != STATUS_OK || s->count == 0 ? st : settle_work(d, d->ops->step(q, s));
+}

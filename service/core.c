@@ -1,0 +1,164 @@
+#include "service/core.h"
+
+#include "api/limits.h"
+#include "service/base/mem.h"
+#include "service/staging.h"
+#include "service/store.h"
+#include "service/wait.h"
+
+#include <assert.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Buffers below this come from malloc's own lists fast enough. */
+enum { CACHE_FROM = 64 << 10 };
+
+static uint64_t quarter_of_memory(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return pages > 0 && size > 0 ? (uint64_t)pages / 4 * (uint64_t)size : MIB(1024);
+}
+
+enum status core_init(struct core *c, struct device *d, const uint8_t seed[16], uint64_t staging_max, uint64_t now_ms,
+                      struct error *e)
+{
+    enum status s = STATUS_OK;
+
+    *c = (struct core){.now_ms = now_ms, .device = d, .next_store = 1, .next_key = 1, .next_ticket = 1,
+                       .next_stamp = 1};
+    memcpy(c->seed, seed, sizeof c->seed);
+    c->staging_max = staging_max > 0 ? staging_max : quarter_of_memory();
+    list_init(&c->stagings);
+    list_init(&c->waits);
+    list_init(&c->decided);
+    for (unsigned i = 0; i < CORE_QUEUES; i++) list_init(&c->tasks[i]);
+    c->stores = map_new(seed);
+    c->stores_by_id = map_new(seed);
+    if (c->stores == NULL || c->stores_by_id == NULL) s = error_set(e, REASON_NO_MEMORY, "no memory for the stores");
+    for (unsigned i = 0; i < CORE_QUEUES && s == STATUS_OK; i++) s = device_queue_new(d, &c->queues[i], e);
+    if (s != STATUS_OK) core_fini(c);
+    return s;
+}
+
+static void cache_clear(struct core *c)
+{
+    while (c->cache_count > 0) device_mem_free(&c->cache[--c->cache_count]);
+    c->cache_bytes = 0;
+}
+
+void core_fini(struct core *c)
+{
+    if (c->stores != NULL && c->stores_by_id != NULL) {
+        size_t at = 0;
+        for (struct store *s; (s = map_next(c->stores, &at)) != NULL; at = 0) store_delete(s);
+    }
+    for (unsigned i = 0; i < CORE_QUEUES; i++) {
+        if (c->queues[i] == NULL) continue;
+        core_settle(c);
+        device_queue_free(c->queues[i]);
+    }
+    cache_clear(c);
+    map_free(c->stores);
+    map_free(c->stores_by_id);
+    memset(c, 0, sizeof *c);
+}
+
+/* ---- time ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+uint64_t core_tick(struct core *c, uint64_t now_ms)
+{
+    uint64_t next = UINT64_MAX;
+    size_t at = 0;
+
+    if (now_ms > c->now_ms) c->now_ms = now_ms;
+    if (!c->embedded) {
+        staging_expire(c, c->now_ms > PROGRESS_MS ? c->now_ms - PROGRESS_MS : 0);
+        if (!list_empty(&c->stagings)) next = c->now_ms + 1000;
+        for (struct store *s; (s = map_next(c->stores, &at)) != NULL;) next = earlier(next, store_tick(s, c->now_ms));
+    }
+    return earlier(next, waits_tick(c, c->now_ms));
+}
+
+/* ---- work of the device ----------------------------------------------------------------------------------------- */
+
+void core_after(struct core *c, unsigned index, struct task *t)
+{
+    uint64_t passed = 0;
+    enum status s = device_record(c->queues[index], &t->mark);
+
+    if (s == STATUS_OK) s = device_passed(c->queues[index], &passed);
+    if (s != STATUS_OK || (passed >= t->mark && list_empty(&c->tasks[index]))) {
+        t->run(t, s);
+        return;
+    }
+    list_append(&c->tasks[index], &t->node);
+    c->task_count++;
+}
+
+/* Runs what has passed; a task may line up new ones behind. */
+static void run_passed(struct core *c, unsigned index, uint64_t passed, enum status s)
+{
+    for (struct task *t; (t = LIST_FIRST(struct task, node, &c->tasks[index])) != NULL;) {
+        if (s == STATUS_OK && t->mark > passed) return;
+        list_remove(&t->node);
+        c->task_count--;
+        t->run(t, s);
+    }
+}
+
+void core_poll(struct core *c)
+{
+    for (unsigned i = 0; i < CORE_QUEUES; i++) {
+        uint64_t passed = 0;
+        if (list_empty(&c->tasks[i])) continue;
+        enum status s = device_passed(c->queues[i], &passed);
+        run_passed(c, i, passed, s);
+    }
+}
+
+void core_settle(struct core *c)
+{
+    while (c->task_count > 0) {
+        for (unsigned i = 0; i < CORE_QUEUES; i++) {
+            struct task *t = LIST_FIRST(struct task, node, &c->tasks[i]);
+            if (t == NULL) continue;
+            uint64_t mark = t->mark;
+            enum status s = device_wait(c->queues[i], mark);
+            run_passed(c, i, mark, s);
+        }
+    }
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------------------- */
+
+enum status core_mem_new(struct core *c, size_t size, struct dmem *out, struct error *e)
+{
+    if (size >= CACHE_FROM)
+        for (size_t i = c->cache_count; i-- > 0;) {
+            if (c->cache[i].size != size) continue;
+            *out = c->cache[i];
+            c->cache[i] = c->cache[--c->cache_count];
+            c->cache_bytes -= size;
+            return STATUS_OK;
+        }
+    enum status s = device_mem_new(c->device, size > 0 ? size : 1, out, e);
+    if (s == STATUS_OK || c->cache_count == 0) return s;
+    cache_clear(c); /* what lies here unused may be just what is missing */
+    return device_mem_new(c->device, size > 0 ? size : 1, out, e);
+}
+
+void core_mem_free(struct core *c, struct dmem *m)
+{
+    bool fits = m->size >= CACHE_FROM && c->cache_bytes + m->size <= c->staging_max / 4 &&
+                c->cache_count < sizeof c->cache / sizeof c->cache[0];
+
+    if (!fits) {
+        device_mem_free(m);
+        return;
+    }
+    c->cache[c->cache_count++] = *m;
+    c->cache_bytes += m->size;
+    *m = (struct dmem){0};
+}

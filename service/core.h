@@ -1,0 +1,78 @@
+/* What all stores of a daemon share: the device and its queues, memory and staging budgets, the clock as it was told,
+ * and work that waits for the device. The core decides; it has no I/O, no locks and no clock of its own.
+ *
+ * Core thread only, like everything in this layer (version, staging, key, round, worker, store, wait). */
+#ifndef SERVICE_CORE_H
+#define SERVICE_CORE_H
+
+#include "gpu/device.h"
+#include "service/base/list.h"
+#include "service/base/map.h"
+
+enum { CORE_QUEUES = 8 };        /* keys are spread over them; work of one key stays in one */
+
+/* Something that goes on when a mark of the device has passed. Lies in what it belongs to, so that completion never
+ * needs memory. */
+struct task {
+    struct list_node node;
+    uint64_t mark;
+    void (*run)(struct task *t, enum status s);      /* s: OK, or what the device says of its loss */
+};
+
+struct core_counters {
+    uint64_t pushes_recorded, pushes_repeated, updates, rounds_closed, rounds_failed, pulls, bytes_in, bytes_out,
+             versions_revoked, copies_down;
+};
+
+struct core {
+    uint64_t now_ms;
+    struct device *device;
+    struct queue *queues[CORE_QUEUES];
+    struct list tasks[CORE_QUEUES];          /* in the order of their marks */
+    size_t task_count;
+    uint8_t seed[16];
+
+    struct map *stores;                      /* by name */
+    struct map *stores_by_id;
+    uint32_t next_store;
+    uint64_t next_key;
+    uint64_t next_ticket;
+    uint64_t next_stamp;                     /* orders joins and rounds */
+
+    uint64_t staging_used;                   /* bytes of pushes that are not yet applied */
+    uint64_t staging_reserved;               /* kept free for the missing contributions of open rounds */
+    uint64_t staging_max;
+    struct list stagings;                    /* incomplete ones, the one longest without progress first */
+
+    struct dmem cache[64];                   /* freed large buffers; a fresh one costs a page fault every 4 KiB */
+    size_t cache_count;
+    uint64_t cache_bytes;
+
+    struct list waits;                       /* that hang */
+    struct list decided;                     /* that are to be answered; the edge empties it after each turn */
+    bool embedded;                           /* nobody else: no time-outs run */
+
+    void *hook_ctx;
+    void (*detach)(void *ctx, const void *owner);    /* a version's memory will be written again */
+    struct core_counters counters;
+};
+
+enum status core_init(struct core *c, struct device *d, const uint8_t seed[16], uint64_t staging_max, uint64_t now_ms,
+                      struct error *e) MUST_CHECK;
+void core_fini(struct core *c);              /* drops all stores; waits for the device */
+
+/* Time has come to now_ms: drops stagings without progress, fails rounds and workers whose time is up, decides waits.
+ * Answers when the next deadline is. */
+uint64_t core_tick(struct core *c, uint64_t now_ms);
+/* Runs the tasks whose marks have passed. */
+void core_poll(struct core *c);
+/* Blocks until no task is left. */
+void core_settle(struct core *c);
+/* Runs t when all work given to queue `index` so far is done: at once if it is done already. */
+void core_after(struct core *c, unsigned index, struct task *t);
+
+/* Device memory by way of the cache. */
+enum status core_mem_new(struct core *c, size_t size, struct dmem *out, struct error *e) MUST_CHECK;
+void core_mem_free(struct core *c, struct dmem *m);
+
+#endif

@@ -1,0 +1,296 @@
+#include "service/key.h"
+
+#include "api/wire.h"
+#include "service/base/mem.h"
+#include "service/store.h"
+#include "service/wait.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *key_name_print(const struct key_name *n, char out[KEY_PRINT_SIZE])
+{
+    if (n->is_text) snprintf(out, KEY_PRINT_SIZE, "key '%.*s'", (int)n->text.size, (const char *)n->text.at);
+    else snprintf(out, KEY_PRINT_SIZE, "key %" PRId64, n->number);
+    return out;
+}
+
+const char *shape_print(const struct key_shape *s, char out[SHAPE_PRINT_SIZE])
+{
+    size_t n = (size_t)snprintf(out, SHAPE_PRINT_SIZE, "%s (", dtype_numpy(s->dtype));
+
+    for (unsigned i = 0; i < s->ndim; i++)
+        n += (size_t)snprintf(out + n, SHAPE_PRINT_SIZE - n, "%s%" PRId64, i > 0 ? ", " : "", s->dims[i]);
+    snprintf(out + n, SHAPE_PRINT_SIZE - n, s->ndim == 1 ? ",)" : ")");
+    return out;
+}
+
+bool shape_equal(const struct key_shape *a, const struct key_shape *b)
+{
+    return a->dtype == b->dtype && a->ndim == b->ndim && memcmp(a->dims, b->dims, a->ndim * sizeof a->dims[0]) == 0;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------- */
+
+struct key *key_hold(struct key *k)
+{
+    k->holds++;
+    return k;
+}
+
+static void slots_free(struct key *k)
+{
+    for (unsigned i = 0; i < STEP_SLOTS_MAX; i++)
+        if (k->slots[i].size > 0) core_mem_free(k->core, &k->slots[i]);
+    updater_drop(k->slots_for);
+    k->slots_for = NULL;
+}
+
+static void key_free(struct task *t, enum status s)
+{
+    struct key *k = CONTAINER_OF(t, struct key, task);
+
+    (void)s;
+    version_free_all(k);
+    slots_free(k);
+    mem_free((void *)k->name.text.at);
+    mem_free(k);
+}
+
+void key_drop(struct key *k)
+{
+    if (k == NULL || --k->holds > 0) return;
+    /* Work that nobody waited for, such as the zeroing of slots, may still be under way. */
+    k->task.run = key_free;
+    core_after(k->core, k->queue_index, &k->task);
+}
+
+/* The memory in which the value arrived becomes the value. */
+static enum status first_version(struct key *k, struct staging *value, struct error *e)
+{
+    struct version *v = mem_zero(sizeof *v), *spare;
+    enum status s = v != NULL ? staging_settle(value, k->queue, e) : error_set(e, REASON_NO_MEMORY, "no memory for a key");
+
+    if (s != STATUS_OK) {
+        mem_free(v);
+        return s;
+    }
+    v->key = k;
+    v->mem = value->mem;
+    v->host = v->mem.host;
+    value->mem = (struct dmem){0};
+    k->buffers = 1;
+    version_publish(k, v, 1);
+    s = version_acquire(k, &spare, e);
+    if (s == STATUS_OK) list_append(&k->spares, &spare->node);
+    return s;
+}
+
+enum status key_new(struct store *store, const struct init_wanted *wanted, struct staging *value, struct key **out,
+                    struct error *e)
+{
+    struct core *c = store->core;
+    struct key *k = mem_zero(sizeof *k);
+    unsigned queue_index = (unsigned)(c->next_key % CORE_QUEUES);
+    enum status s;
+
+    if (k == NULL) {
+        s = error_set(e, REASON_NO_MEMORY, "no memory for a key");
+        goto out;
+    }
+    k->store = store;
+    k->core = c;
+    k->holds = 1;
+    k->id = c->next_key++;
+    k->name = wanted->name;
+    k->name.text = bytes_of(NULL, wanted->name.text.size);
+    k->shape = wanted->shape;
+    k->job = store->job;
+    k->queue_index = queue_index;
+    k->queue = c->queues[queue_index];
+    list_init(&k->versions);
+    list_init(&k->spares);
+    list_init(&k->updates);
+    list_init(&k->waiters);
+    if (wanted->name.is_text) {
+        k->name.text.at = mem_text(wanted->name.text.at, wanted->name.text.size);
+        if (k->name.text.at == NULL) {
+            s = error_set(e, REASON_NO_MEMORY, "no memory for a key's name");
+            goto out;
+        }
+    }
+    s = first_version(k, value, e);
+    if (s == STATUS_OK) s = key_slots(k, store_updater(store), e);
+    if (s != STATUS_OK) goto out;
+    *out = k;
+    k = NULL; /* the store's now */
+out:
+    staging_free_after(value, queue_index);
+    key_drop(k);
+    return s;
+}
+
+uint64_t key_version(const struct key *k) { return k->current->number; }
+
+/* ---- slots ------------------------------------------------------------------------------------------------------ */
+
+static int slot_by_name(const struct updater *u, const char *name)
+{
+    for (unsigned i = 0; u != NULL && i < updater_slots(u); i++)
+        if (strcmp(updater_slot_name(u, i), name) == 0) return (int)i;
+    return -1;
+}
+
+enum status key_slots(struct key *k, struct updater *u, struct error *e)
+{
+    struct dmem slots[STEP_SLOTS_MAX] = {{0}};
+    bool fresh[STEP_SLOTS_MAX] = {false};
+    size_t size = (size_t)k->shape.count * dtype_size(dtype_sum(k->shape.dtype));
+    enum status s = updater_fits(u, k->shape.dtype, e);
+
+    if (s != STATUS_OK || k->slots_for == u) return s;
+    for (unsigned i = 0; i < updater_slots(u) && s == STATUS_OK; i++) {
+        int old = slot_by_name(k->slots_for, updater_slot_name(u, i));
+        if (old >= 0) {
+            slots[i] = k->slots[old];
+            continue;
+        }
+        s = core_mem_new(k->core, size, &slots[i], e);
+        fresh[i] = s == STATUS_OK;
+        if (s == STATUS_OK && size > 0) s = device_zero(k->queue, slots[i], size);
+    }
+    if (s != STATUS_OK) {
+        for (unsigned i = 0; i < STEP_SLOTS_MAX; i++)
+            if (fresh[i]) core_mem_free(k->core, &slots[i]);
+        return s;
+    }
+    for (unsigned i = 0; i < STEP_SLOTS_MAX; i++) {
+        bool kept = false;
+        for (unsigned j = 0; j < STEP_SLOTS_MAX; j++) kept |= slots[j].at == k->slots[i].at;
+        if (k->slots[i].size > 0 && !kept) core_mem_free(k->core, &k->slots[i]);
+    }
+    memcpy(k->slots, slots, sizeof slots);
+    updater_drop(k->slots_for);
+    k->slots_for = updater_hold(u);
+    return STATUS_OK;
+}
+
+/* ---- updates ---------------------------------------------------------------------------------------------------- */
+
+static void update_next(struct key *k);
+
+static void update_end(struct update *u, const struct error *e)
+{
+    struct key *k = u->key;
+
+    k->busy = false;
+    if (u->sum.size > 0) core_mem_free(k->core, &u->sum);
+    staging_free(u->last);
+    u->last = NULL;
+    updater_drop(u->updater);
+    u->updater = NULL;
+    u->done(u, e);
+    waits_check(&k->waiters);
+}
+
+static void update_ran(struct task *t, enum status s)
+{
+    struct update *u = CONTAINER_OF(t, struct update, task);
+    struct key *k = key_hold(u->key);
+    struct error e;
+
+    if (s != STATUS_OK) {
+        error_set(&e, REASON_DEVICE_LOST, "the device was lost while it updated a key");
+    } else if (u->flags & WORK_OVERFLOW) {
+        char shape[SHAPE_PRINT_SIZE];
+        s = error_set(&e, REASON_SUM_OVERFLOW, "the result does not fit %s; the value is unchanged",
+                      shape_print(&k->shape, shape));
+    }
+    if (s == STATUS_OK) {
+        if (u->kind != UPDATE_SET) k->t++;
+        k->core->counters.updates++;
+        version_publish(k, u->to, key_version(k) + 1);
+    } else {
+        version_release(u->to);
+    }
+    update_end(u, s == STATUS_OK ? NULL : &e);
+    update_next(k);
+    key_drop(k);
+}
+
+/* Nothing to compute: assignment of a sum that lies whole in one buffer of the value's type. That buffer becomes the
+ * value, and the spare takes its place. */
+static bool update_by_exchange(struct update *u, enum rule_id rule)
+{
+    struct key *k = u->key;
+    struct dmem *from = u->sum.size > 0 ? &u->sum : u->last != NULL ? &u->last->mem : NULL;
+    bool same_type = u->sum.size == 0 || dtype_sum(k->shape.dtype) == k->shape.dtype;
+
+    if (rule != RULE_assign || from == NULL || !same_type || (u->sum.size > 0 && u->last != NULL)) return false;
+    struct dmem mem = u->to->mem;
+    u->to->mem = *from;
+    u->to->host = u->to->mem.host;
+    *from = mem;
+    return true;
+}
+
+static enum status update_start(struct update *u, struct error *e)
+{
+    struct key *k = u->key;
+    struct update_moment m = {.t = k->t + 1, .contributors = u->contributors};
+    struct step s = {.type = k->shape.dtype, .count = (size_t)k->shape.count, .sum = u->sum, .flags = &u->flags};
+    enum status st = key_slots(k, u->updater, e);
+
+    if (st != STATUS_OK) return st;
+    if (u->last != NULL) {
+        st = staging_settle(u->last, k->queue, e);
+        if (st != STATUS_OK) return st;
+        s.last = u->last->mem;
+    }
+    st = version_acquire(k, &u->to, e);
+    if (st != STATUS_OK) return st;
+    updater_step(u->updater, &m, &s);
+    if (s.count == 0 || update_by_exchange(u, s.rule)) return STATUS_OK;
+    s.from = k->current->mem;
+    s.to = u->to->mem;
+    memcpy(s.slots, k->slots, sizeof s.slots);
+    st = device_step(k->queue, &s);
+    if (st == STATUS_OK) return st;
+    version_release(u->to);
+    u->to = NULL;
+    return error_set(e, reason_status(REASON_DEVICE_LOST) == st ? REASON_DEVICE_LOST : REASON_UNIMPLEMENTED,
+                     "the device does not run this update: %s of %s", updater_type(u->updater),
+                     dtype_numpy(k->shape.dtype));
+}
+
+static void update_next(struct key *k)
+{
+    struct error e;
+
+    if (k->starting) return; /* the loop below goes on when work that ran at once comes back here */
+    k->starting = true;
+    while (!k->busy) {
+        struct update *u = LIST_FIRST(struct update, node, &k->updates);
+        if (u == NULL) break;
+        list_remove(&u->node);
+        k->busy = true;
+        if (update_start(u, &e) == STATUS_OK) {
+            u->task.run = update_ran;
+            core_after(k->core, k->queue_index, &u->task);
+        } else {
+            update_end(u, &e);
+        }
+    }
+    k->starting = false;
+}
+
+void key_update(struct update *u)
+{
+    struct key *k = key_hold(u->key);
+
+    list_append(&k->updates, &u->node);
+    update_next(k);
+    key_drop(k);
+}

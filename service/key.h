@@ -1,0 +1,110 @@
+/* A key: its description, its values, its optimizer state, and the line of updates that waits to run.
+ * At most one update of a key is in flight; slots change in place in the key's queue order. */
+#ifndef SERVICE_KEY_H
+#define SERVICE_KEY_H
+
+#include "api/limits.h"
+#include "service/core.h"
+#include "service/staging.h"
+#include "service/version.h"
+
+struct store;
+struct round;
+struct updater;
+
+/* A key's name as a store has it. */
+struct key_name {
+    bool is_text;
+    int64_t number;
+    struct bytes text;                       /* borrowed */
+};
+
+/* For sentences: "key 3" or "key 'conv1_weight'". */
+enum { KEY_PRINT_SIZE = 600 };
+const char *key_name_print(const struct key_name *n, char out[KEY_PRINT_SIZE]);
+
+struct key_shape {
+    enum dtype dtype;
+    unsigned ndim;
+    int64_t dims[DIMS_MAX];
+    uint64_t count;                          /* elements */
+    uint64_t size;                           /* bytes */
+};
+/* "float32 (4, 4)" */
+enum { SHAPE_PRINT_SIZE = 256 };
+const char *shape_print(const struct key_shape *s, char out[SHAPE_PRINT_SIZE]);
+bool shape_equal(const struct key_shape *a, const struct key_shape *b);
+
+/* What an init wants to create; the name's bytes follow in the same block. */
+struct init_wanted {
+    struct key_name name;
+    struct key_shape shape;
+    enum { WANT_NEW, WANT_REPLACE } how;
+};
+
+struct key {
+    struct task task;                        /* its end */
+    struct store *store;
+    struct core *core;
+    uint64_t id;                             /* of this creation; never used again in the daemon's life */
+    uint32_t slot;                           /* dense number in the store; used again after a delete */
+    struct key_name name;                    /* text is owned */
+    struct key_shape shape;
+    unsigned queue_index;
+    struct queue *queue;
+    uint64_t job;                            /* that created it or took it over */
+
+    struct version *current;
+    struct list versions;
+    struct list spares;
+    unsigned buffers;                        /* versions and spares, and one being written */
+
+    struct dmem slots[STEP_SLOTS_MAX];
+    struct updater *slots_for;               /* held; whose slots they are */
+    uint64_t t;                              /* update counter */
+
+    struct list updates;                     /* waiting */
+    bool busy;                               /* one is in flight */
+    bool starting;                           /* update_next is at work */
+
+    struct round *rounds[2];                 /* open: the older one first; NULL: none */
+    uint64_t opened_step;                    /* highest step that ever had a round */
+    uint64_t closed_step;                    /* highest step whose round has ended, one way or the other */
+
+    struct list waiters;                     /* conditions */
+    uint64_t pushes;
+    unsigned holds;
+    bool deleted;
+};
+
+enum update_kind { UPDATE_PUSH, UPDATE_ROUND, UPDATE_SET };
+
+/* One change of a value. Lies in a round, or is made for a push or a set. */
+struct update {
+    struct task task;
+    struct list_node node;
+    enum update_kind kind;
+    struct key *key;                         /* held */
+    struct updater *updater;                 /* held */
+    struct dmem sum;                         /* owned; size 0: none */
+    struct staging *last;                    /* owned; NULL: none */
+    uint32_t contributors;
+    struct version *to;
+    uint32_t flags;                          /* WORK_ */
+    void (*done)(struct update *u, const struct error *e);   /* e NULL: published as key->current; frees u */
+};
+
+/* A key with its first value out of a complete staging, which it takes (also when it fails). Allocates the spare and
+ * the slots of the present updater, so that a later push does not fail for them. */
+enum status key_new(struct store *store, const struct init_wanted *wanted, struct staging *value, struct key **out,
+                    struct error *e) MUST_CHECK;
+struct key *key_hold(struct key *k);
+void key_drop(struct key *k);                /* frees a deleted one after its last use */
+
+/* Lines the update up; it runs when those before it are done. */
+void key_update(struct update *u);
+/* Slots fit for this updater: kept where their names agree, else zero. */
+enum status key_slots(struct key *k, struct updater *u, struct error *e) MUST_CHECK;
+uint64_t key_version(const struct key *k);
+
+#endif

@@ -1,0 +1,172 @@
+/* The inside of the server: connections, clients, requests, answers. Shared by server.c (frames and dispatch),
+ * session.c (clients and repeats), op_json.c and op_data.c (what the methods do). Core thread only. */
+#ifndef SERVICE_OP_H
+#define SERVICE_OP_H
+
+#include "service/server.h"
+#include "service/staging.h"
+#include "service/store.h"
+#include "service/wait.h"
+
+#include <jansson.h>
+
+enum { RESULT_SIZE_MAX = 64, PINS_MAX = 64, JOINS_MAX = STORES_MAX };
+
+/* One named request and what it was answered. */
+struct named_result {
+    uint64_t sequence;
+    uint8_t size;
+    bool running;                    /* not answered yet */
+    uint8_t bytes[RESULT_SIZE_MAX];
+};
+
+/* A version kept for a client that pulls it in parts. */
+struct pin {
+    struct version *version;         /* held; NULL: free place */
+    uint64_t left;                   /* bytes not yet asked for */
+    uint64_t touched_ms;
+};
+
+/* A client: one start of one process. Several connections share it. */
+struct session {
+    struct list_node node;           /* server->sessions */
+    struct server *server;
+    struct wire_id id;
+    uint32_t number;
+    uint32_t epoch;
+    char *name;
+    bool stale;                      /* a newer start has said hello */
+    uint64_t seen_ms;
+    unsigned peers;
+    struct worker **workers;         /* held; the stores it joined */
+    size_t worker_count, worker_capacity;
+    struct named_result *window;     /* DEDUPE_WINDOW of them; NULL before the first named request */
+    uint64_t highest;                /* sequence */
+    struct pin pins[PINS_MAX];
+};
+
+/* What server_place decided about the frame that a connection is receiving. */
+struct placed {
+    bool decided;
+    bool repeat;                     /* recorded already: the bytes do not matter */
+    bool failed;
+    struct landing landing;          /* where the bytes go */
+    struct error error;
+};
+
+struct peer {
+    struct list_node node;           /* server->peers */
+    struct server *server;
+    const struct peer_ops *ops;
+    void *link;
+    struct session *session;         /* NULL before HELLO */
+    char *address;
+    struct placed placed;
+    struct list requests;            /* kept ones */
+};
+
+struct server {
+    struct core core;
+    struct server_config config;
+    char *token;
+    char *advertise;
+    char *bulk_path;
+    struct list sessions;
+    struct map *by_number;
+    struct map *by_id;
+    size_t session_count;
+    uint32_t next_session;
+    uint32_t next_epoch;
+    struct list peers;
+    bool draining;
+    uint64_t started_ms;
+    uint64_t frames, frames_refused;
+};
+
+/* A request in hand. On the stack while it is handled; request_keep makes one that lives until it is answered. */
+struct request {
+    struct list_node node;           /* peer->requests when kept */
+    struct server *server;
+    struct peer *peer;               /* NULL: its connection is gone, the answer goes nowhere */
+    struct session *session;
+    uint32_t id;
+    struct wire_header header;
+};
+
+struct request *request_keep(const struct request *r) MUST_CHECK;
+void request_free(struct request *r);        /* NULL is nothing */
+
+/* ---- answers: each request gets exactly one ---- */
+
+/* An answer under construction. Zeroed, then filled; answer_send takes what it holds. */
+struct answer {
+    struct buf fixed;
+    struct buf desc;
+    struct buf faults;               /* written behind desc */
+    uint32_t fault_count;
+    struct buf fault_text;           /* written behind the body */
+    struct buf small;                /* bytes that were copied */
+    struct piece {                   /* the body, in order */
+        struct version *version;     /* held; NULL: from `small` */
+        uint64_t offset, size;
+    } *pieces;
+    size_t piece_count, piece_capacity;
+    uint64_t body_size;
+    bool failed;                     /* no memory: an error is sent in its place */
+};
+
+void answer_send(const struct request *r, struct answer *a);
+void answer_error(const struct request *r, const struct error *e);
+void answer_text(const struct request *r, const char *text, size_t size);
+/* Takes the reference. NULL (no memory) becomes an error. Kept in the window when the request was named. */
+void answer_json(const struct request *r, json_t *document);
+void answer_fault(struct answer *a, uint32_t index, const struct error *e);
+/* Zeros to 16, then bytes that are copied, or that lie in a version (which is held until they are sent). */
+void answer_copy(struct answer *a, const void *from, uint64_t size);
+void answer_refer(struct answer *a, struct version *v, uint64_t offset, uint64_t size);
+void answer_fini(struct answer *a);
+
+/* ---- sessions ---- */
+
+enum status session_hello(struct server *s, const struct wire_header *h, struct bytes name, struct session **out,
+                          struct error *e) MUST_CHECK;
+void session_attach(struct session *s, struct peer *p);
+void session_detach(struct peer *p);
+/* A sign of life, for all stores it joined. */
+void session_touch(struct session *s);
+void sessions_expire(struct server *s);
+void sessions_free(struct server *s);
+/* The worker that this client is in the store; NOT_JOINED (with what to do), STALE_EPOCH. */
+enum status session_worker(struct session *s, const struct store *store, struct worker **out,
+                           struct error *e) MUST_CHECK;
+enum status session_join(struct session *s, struct store *store, struct bytes name, struct worker **out,
+                         struct error *e) MUST_CHECK;
+void session_leave(struct session *s, struct worker *w);
+
+enum repeat { REPEAT_FRESH, REPEAT_DONE, REPEAT_RUNNING, REPEAT_OLD, REPEAT_NO_MEMORY };
+/* Has this name been seen? FRESH marks it as running; it ends with session_result or session_forget. */
+enum repeat session_repeat(struct session *s, uint64_t sequence, const struct named_result **out);
+void session_result(struct session *s, uint64_t sequence, const void *bytes, size_t size);
+void session_forget(struct session *s, uint64_t sequence);
+
+void session_pin(struct session *s, struct version *v, uint64_t sent, uint64_t total);
+void session_unpin_revoked(struct session *s, const struct version *v);
+
+/* ---- methods: op_json.c, op_data.c ---- */
+
+typedef void method_json(struct request *r, json_t *in);
+typedef void method_data(struct request *r, const struct incoming *in);
+#define METHOD_DECLARE(number, name, kind, flags) method_##kind method_##name;
+WIRE_METHODS(METHOD_DECLARE)
+#undef METHOD_DECLARE
+
+/* The head of an Init, Push or Set with one entry: decides, and lends memory for its body. */
+enum placement data_place(struct peer *p, const struct incoming *in, void **at);
+/* The answer of a wait that has been decided. */
+void wait_answer(struct wait *w);
+
+json_t *key_name_json(const struct key_name *n);
+enum status key_name_from_json(const json_t *v, struct key_name *out, struct error *e) MUST_CHECK;
+json_t *server_info_json(const struct server *s);
+
+#endif

@@ -1,0 +1,351 @@
+/* A round: opens with the first contribution -> each further one is added -> nobody is missing -> its update is lined
+ * up -> the update has run -> every contributor's step counts as applied. Or: time is up, a needed worker is dead, the
+ * key goes -> it fails, every contributor is told at its next wait. */
+#include "service/round.h"
+
+#include "service/base/log.h"
+#include "service/base/mem.h"
+#include "service/store.h"
+#include "service/wait.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+struct round *round_find(const struct key *k, uint64_t step)
+{
+    for (int i = 0; i < 2; i++)
+        if (k->rounds[i] != NULL && k->rounds[i]->step == step) return k->rounds[i];
+    return NULL;
+}
+
+bool round_has(const struct round *r, const struct worker *w) { return bits_get(r->bits, r->words, w->slot); }
+
+bool round_needs(const struct round *r, const struct worker *w)
+{
+    return w->state == WORKER_MEMBER && w->stamp < r->stamp;
+}
+
+void round_missing(const struct round *r, struct buf *out)
+{
+    const struct store *s = r->key->store;
+    char name[WORKER_PRINT_SIZE];
+    bool first = true;
+
+    if (!s->started) {
+        store_missing_joins(s, out);
+        return;
+    }
+    buf_text(out, "waiting for ");
+    for (size_t i = 0; i < s->worker_count; i++) {
+        const struct worker *w = s->workers[i];
+        if (w == NULL || !round_needs(r, w) || round_has(r, w)) continue;
+        buf_format(out, "%s%s", first ? "" : ", ", worker_print(w, name));
+        first = false;
+    }
+    if (first) buf_text(out, "the device");
+}
+
+/* ---- the end ---------------------------------------------------------------------------------------------------- */
+
+static void unlink_round(struct round *r)
+{
+    struct key *k = r->key;
+
+    list_remove(&r->node);
+    if (k->rounds[0] == r) {
+        k->rounds[0] = k->rounds[1];
+        k->rounds[1] = NULL;
+    } else if (k->rounds[1] == r) {
+        k->rounds[1] = NULL;
+    }
+    if (r->step > k->closed_step) k->closed_step = r->step;
+    if (r->has_reservation) k->core->staging_reserved -= k->shape.size;
+    r->has_reservation = false;
+}
+
+static void round_free(struct round *r)
+{
+    struct key *k = r->key;
+
+    k->core->staging_used -= r->charged;
+    if (r->update.sum.size > 0) core_mem_free(k->core, &r->update.sum);
+    for (struct staging *s; (s = LIST_FIRST(struct staging, node, &r->held)) != NULL;) staging_free(s);
+    updater_drop(r->update.updater);
+    mem_free(r->bits);
+    mem_free(r);
+    key_drop(k);
+}
+
+static void freed(struct task *t, enum status s)
+{
+    (void)s;
+    round_free(CONTAINER_OF(CONTAINER_OF(t, struct update, task), struct round, update));
+}
+
+static void tell_contributors(struct round *r, uint64_t version, const struct error *why)
+{
+    struct store *s = r->key->store;
+
+    if (r->job != s->job) return;
+    for (size_t i = 0; i < s->worker_count; i++) {
+        struct worker *w = s->workers[i];
+        struct progress *p = w != NULL && round_has(r, w) ? worker_progress(w, r->key, NULL) : NULL;
+        if (p == NULL) continue;
+        if (why != NULL) worker_note(w, r->key->id, r->step, why);
+        p->applied = r->step;
+        p->applied_version = version;
+    }
+}
+
+static void round_done(struct update *u, const struct error *e)
+{
+    struct round *r = CONTAINER_OF(u, struct round, update);
+    struct core *c = r->key->core;
+
+    if (e == NULL) c->counters.rounds_closed++;
+    else c->counters.rounds_failed++;
+    tell_contributors(r, key_version(r->key), e);
+    round_free(r);
+}
+
+void round_fail(struct round *r, const struct error *why)
+{
+    struct key *k = r->key;
+
+    unlink_round(r);
+    k->core->counters.rounds_failed++;
+    tell_contributors(r, key_version(k), why);
+    key_hold(k);
+    waits_check(&k->waiters);
+    /* Sums may still be under way on the device. */
+    r->update.task.run = freed;
+    core_after(k->core, k->queue_index, &r->update.task);
+    key_drop(k);
+}
+
+/* ---- sums ------------------------------------------------------------------------------------------------------- */
+
+/* The first contribution becomes the accumulator: its memory if it has the type of sums, else a widened copy. */
+static enum status start_sum(struct round *r, struct staging *s, struct error *e)
+{
+    struct key *k = r->key;
+    enum dtype t = k->shape.dtype;
+    enum status st = staging_settle(s, k->queue, e);
+
+    if (st != STATUS_OK) return st;
+    if (dtype_sum(t) == t) {
+        r->update.sum = s->mem;
+        s->mem = (struct dmem){0};
+        r->charged += s->size;
+        k->core->staging_used += s->size;
+        return STATUS_OK;
+    }
+    size_t size = (size_t)k->shape.count * dtype_size(dtype_sum(t));
+    st = core_mem_new(k->core, size, &r->update.sum, e);
+    if (st != STATUS_OK) return st;
+    r->charged += size;
+    k->core->staging_used += size;
+    if (k->shape.count == 0) return STATUS_OK;
+    return device_widen(k->queue, r->update.sum, s->mem, t, (size_t)k->shape.count);
+}
+
+static enum status add(struct round *r, struct staging *s, struct error *e)
+{
+    struct key *k = r->key;
+    enum status st;
+
+    if (r->update.sum.size == 0) {
+        st = start_sum(r, s, e);
+    } else {
+        st = staging_settle(s, k->queue, e);
+        if (st == STATUS_OK && k->shape.count > 0)
+            st = device_add(k->queue, r->update.sum, s->mem, k->shape.dtype, (size_t)k->shape.count, &r->update.flags);
+    }
+    if (st == STATUS_UNAVAILABLE) error_set(e, REASON_DEVICE_LOST, "the device was lost while it summed a key");
+    return st;
+}
+
+/* Takes what was held for summing by rank: all but the last into the sum. */
+static enum status sum_held(struct round *r, struct error *e)
+{
+    for (struct staging *s; (s = LIST_FIRST(struct staging, node, &r->held)) != NULL;) {
+        list_remove(&s->node);
+        if (list_empty(&r->held)) {
+            r->update.last = s;
+            return STATUS_OK;
+        }
+        enum status st = add(r, s, e);
+        staging_free_after(s, r->key->queue_index);
+        if (st != STATUS_OK) return st;
+    }
+    return STATUS_OK;
+}
+
+static void hold_by_rank(struct round *r, struct staging *s)
+{
+    struct list_node *at = r->held.head.next;
+
+    while (at != &r->held.head && CONTAINER_OF(at, struct staging, node)->worker->rank <= s->worker->rank)
+        at = at->next;
+    list_insert_before(at, &s->node);
+}
+
+/* ---- opening and closing ---------------------------------------------------------------------------------------- */
+
+static void round_close(struct round *r)
+{
+    struct error e;
+
+    if (sum_held(r, &e) != STATUS_OK) {
+        round_fail(r, &e);
+        return;
+    }
+    unlink_round(r);
+    r->closed = true;
+    r->update.done = round_done;
+    key_update(&r->update);
+}
+
+void round_check(struct round *r)
+{
+    if (r->missing == 0 && r->key->store->started && !r->closed) round_close(r);
+}
+
+static enum status round_open(struct key *k, uint64_t step, struct round **out, struct error *e)
+{
+    struct core *c = k->core;
+    struct store *s = k->store;
+    struct round *r = mem_zero(sizeof *r);
+    int place = k->rounds[0] == NULL ? 0 : 1;
+
+    if (r == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a round");
+    assert(k->rounds[place] == NULL);
+    list_init(&r->held);
+    r->key = key_hold(k);
+    r->step = step;
+    r->stamp = c->next_stamp++;
+    r->opened_ms = c->now_ms;
+    r->job = s->job;
+    r->missing = s->members;
+    r->update = (struct update){.kind = UPDATE_ROUND, .key = k, .updater = updater_hold(store_updater(s))};
+    k->rounds[place] = r;
+    if (step > k->opened_step) k->opened_step = step;
+    list_append(&s->rounds, &r->node);
+    *out = r;
+    return STATUS_OK;
+}
+
+/* While somebody is missing, room for one more contribution is kept free. */
+static void reserve(struct round *r)
+{
+    bool want = r->missing > 0;
+
+    if (want == r->has_reservation) return;
+    r->has_reservation = want;
+    if (want) r->key->core->staging_reserved += r->key->shape.size;
+    else r->key->core->staging_reserved -= r->key->shape.size;
+}
+
+static enum status take(struct round *r, struct staging *s, bool last, struct error *e)
+{
+    if (r->key->store->options.sum_order == SUM_RANK) {
+        hold_by_rank(r, s);
+        return STATUS_OK;
+    }
+    if (last) {
+        r->update.last = s;
+        return STATUS_OK;
+    }
+    enum status st = add(r, s, e);
+    staging_free_after(s, r->key->queue_index);
+    return st;
+}
+
+enum status round_contribute(struct key *k, struct worker *w, uint64_t step, struct staging *s, struct error *e)
+{
+    struct round *r = round_find(k, step);
+    enum status st = STATUS_OK;
+    bool carried = s->tag != step; /* a late one counts for nobody in the round that takes it */
+
+    if (r == NULL) st = round_open(k, step, &r, e);
+    if (st == STATUS_OK && !carried) st = bits_set(&r->bits, &r->words, w->slot, e);
+    if (st != STATUS_OK) {
+        staging_free(s);
+        if (r != NULL && r->update.contributors == 0 && r->update.sum.size == 0) round_fail(r, e);
+        return st;
+    }
+    if (!carried && round_needs(r, w)) r->missing--;
+    r->update.contributors++;
+    st = take(r, s, r->missing == 0 && k->store->started, e);
+    if (st != STATUS_OK) {
+        round_fail(r, e); /* the sum is of no use any more; all who gave to it are told */
+        return st;
+    }
+    reserve(r);
+    round_check(r);
+    return STATUS_OK;
+}
+
+/* ---- changes of membership, time -------------------------------------------------------------------------------- */
+
+void rounds_joined(struct store *s, struct worker *w)
+{
+    LIST_EACH(struct round, r, node, &s->rounds)
+        if (round_needs(r, w) && !round_has(r, w)) {
+            r->missing++;
+            reserve(r);
+        }
+}
+
+void rounds_left(struct store *s, struct worker *w, const struct error *fail)
+{
+    LIST_EACH(struct round, r, node, &s->rounds) {
+        if (w->stamp >= r->stamp || round_has(r, w)) continue;
+        assert(r->missing > 0);
+        r->missing--;
+        if (fail != NULL) {
+            round_fail(r, fail);
+        } else {
+            reserve(r);
+            round_check(r);
+        }
+    }
+}
+
+static void time_is_up(struct round *r)
+{
+    struct store *s = r->key->store;
+    struct buf text = {0};
+    char name[KEY_PRINT_SIZE];
+    struct error e;
+
+    if (s->options.on_missing == ON_MISSING_PROCEED && s->started &&
+        r->update.contributors >= s->options.min_workers) {
+        r->missing = 0;
+        reserve(r);
+        round_check(r);
+        return;
+    }
+    round_missing(r, &text);
+    error_set(&e, s->started ? REASON_ROUND_FAILED : REASON_START_TIMEOUT,
+              "round %" PRIu64 " of %s in store '%s' failed after %.1f s: %.*s", r->step,
+              key_name_print(&r->key->name, name), s->name, (double)(s->core->now_ms - r->opened_ms) / 1000.0,
+              (int)text.size, text.failed ? "" : (const char *)text.at);
+    log_warn("round", "%s", e.text);
+    buf_fini(&text);
+    round_fail(r, &e);
+}
+
+uint64_t rounds_tick(struct store *s, uint64_t now_ms)
+{
+    uint64_t limit = s->started ? s->options.round_timeout : s->options.start_timeout;
+
+    /* The list is in the order of opening, so the first that has time left ends the search. */
+    for (struct round *r; (r = LIST_FIRST(struct round, node, &s->rounds)) != NULL;) {
+        uint64_t from = r->opened_ms > s->last_join_ms ? r->opened_ms : s->last_join_ms;
+        if (now_ms < from + limit) return from + limit;
+        time_is_up(r);
+    }
+    return UINT64_MAX;
+}

@@ -1,0 +1,275 @@
+#include "service/op.h"
+
+#include "service/base/log.h"
+#include "service/base/mem.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* A client without a connection and without a place in a store is remembered this long, so that the repeat of a named
+ * request after a broken connection is still recognised. */
+enum { IDLE_MS = 120000 };
+
+static struct bytes id_bytes(const struct wire_id *id) { return bytes_of(id->at, sizeof id->at); }
+
+static void session_free(struct session *s)
+{
+    struct server *server = s->server;
+
+    list_remove(&s->node);
+    map_remove_u64(server->by_number, s->number);
+    if (map_find(server->by_id, id_bytes(&s->id)) == s) map_remove(server->by_id, id_bytes(&s->id));
+    for (size_t i = 0; i < PINS_MAX; i++) version_drop(s->pins[i].version);
+    for (size_t i = 0; i < s->worker_count; i++) worker_drop(s->workers[i]);
+    mem_free(s->workers);
+    mem_free(s->window);
+    mem_free(s->name);
+    mem_free(s);
+    server->session_count--;
+}
+
+static bool is_idle(const struct session *s)
+{
+    if (s->peers > 0) return false;
+    for (size_t i = 0; i < s->worker_count; i++)
+        if (s->workers[i]->state == WORKER_MEMBER && s->workers[i]->epoch == s->epoch) return false;
+    return true;
+}
+
+void sessions_expire(struct server *s)
+{
+    uint64_t now = s->core.now_ms;
+
+    LIST_EACH(struct session, at, node, &s->sessions) {
+        for (size_t i = 0; i < PINS_MAX; i++) {
+            struct pin *p = &at->pins[i];
+            if (p->version == NULL || now - p->touched_ms < PROGRESS_MS) continue;
+            version_drop(p->version);
+            p->version = NULL;
+        }
+        if (is_idle(at) && (at->stale || now - at->seen_ms > IDLE_MS)) session_free(at);
+    }
+}
+
+void sessions_free(struct server *s)
+{
+    for (struct session *at; (at = LIST_FIRST(struct session, node, &s->sessions)) != NULL;) session_free(at);
+}
+
+static enum status session_new(struct server *s, const struct wire_id *id, uint32_t epoch, struct bytes name,
+                               struct session **out, struct error *e)
+{
+    struct session *old = map_find(s->by_id, id_bytes(id));
+    struct session *n = NULL;
+    enum status st;
+
+    if (s->session_count >= SESSIONS_MAX)
+        return error_set(e, REASON_LIMIT, "the daemon knows %d clients already", SESSIONS_MAX);
+    n = mem_zero(sizeof *n);
+    if (n == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a client");
+    n->server = s;
+    n->id = *id;
+    n->epoch = epoch;
+    n->number = s->next_session;
+    n->name = mem_text(name.at, name.size);
+    st = n->name != NULL ? map_put_u64(s->by_number, n->number, n, e)
+                         : error_set(e, REASON_NO_MEMORY, "no memory for a client");
+    if (st != STATUS_OK) goto out;
+    if (old != NULL) {
+        old->stale = true;
+        map_remove(s->by_id, id_bytes(id));
+    }
+    st = map_put(s->by_id, id_bytes(id), n, e);
+    if (st != STATUS_OK) {
+        map_remove_u64(s->by_number, n->number);
+        goto out;
+    }
+    s->next_session++;
+    s->session_count++;
+    list_append(&s->sessions, &n->node);
+    *out = n;
+    n = NULL; /* the server's now */
+out:
+    if (n != NULL) {
+        mem_free(n->name);
+        mem_free(n);
+    }
+    return st;
+}
+
+enum status session_hello(struct server *s, const struct wire_header *h, struct bytes name, struct session **out,
+                          struct error *e)
+{
+    static const struct wire_id nobody;
+    struct session *known = map_find(s->by_id, id_bytes(&h->worker));
+
+    if (memcmp(&h->worker, &nobody, sizeof nobody) == 0)
+        return error_set(e, REASON_BAD_ARGUMENT, "HELLO needs a worker id that is not all zero; take a random one");
+    if (h->epoch == 0) return session_new(s, &h->worker, s->next_epoch++, name, out, e);
+    if (known != NULL && known->epoch > h->epoch)
+        return error_set(e, REASON_STALE_EPOCH, "this start of the worker (epoch %u) is over: epoch %u has begun",
+                         h->epoch, known->epoch);
+    if (known != NULL && known->epoch == h->epoch) {
+        *out = known;
+        return STATUS_OK;
+    }
+    /* A client of an earlier life of the daemon, or one long silent. It sees by `instance` which. */
+    if (h->epoch >= s->next_epoch) s->next_epoch = h->epoch + 1;
+    return session_new(s, &h->worker, h->epoch, name, out, e);
+}
+
+void session_attach(struct session *s, struct peer *p)
+{
+    if (p->session == s) return;
+    session_detach(p);
+    p->session = s;
+    s->peers++;
+}
+
+void session_detach(struct peer *p)
+{
+    if (p->session == NULL) return;
+    p->session->peers--;
+    p->session = NULL;
+}
+
+void session_touch(struct session *s)
+{
+    uint64_t now = s->server->core.now_ms;
+
+    s->seen_ms = now;
+    if (s->stale) return;
+    for (size_t i = 0; i < s->worker_count; i++)
+        if (s->workers[i]->epoch == s->epoch) s->workers[i]->seen_ms = now;
+}
+
+/* ---- stores joined ---------------------------------------------------------------------------------------------- */
+
+static struct worker *find_worker(const struct session *s, const struct store *store)
+{
+    for (size_t i = 0; i < s->worker_count; i++)
+        if (s->workers[i]->store == store) return s->workers[i];
+    return NULL;
+}
+
+enum status session_worker(struct session *s, const struct store *store, struct worker **out, struct error *e)
+{
+    struct worker *w = find_worker(s, store);
+
+    if (s->stale || (w != NULL && w->epoch != s->epoch))
+        return error_set(e, REASON_STALE_EPOCH, "a newer start of this worker has joined store '%s'; this one is over",
+                         store->name);
+    if (w == NULL || w->state == WORKER_LEFT)
+        return error_set(e, REASON_NOT_JOINED, "this worker has not joined store '%s'; join it first", store->name);
+    if (w->state == WORKER_DEAD)
+        return error_set(e, REASON_NOT_JOINED, "this worker was found dead in store '%s' (no sign of life for %.1f s); "
+                         "join again", store->name, store->options.worker_timeout / 1000.0);
+    *out = w;
+    return STATUS_OK;
+}
+
+static void forget_worker(struct session *s, size_t i)
+{
+    worker_drop(s->workers[i]);
+    s->workers[i] = s->workers[--s->worker_count];
+}
+
+enum status session_join(struct session *s, struct store *store, struct bytes name, struct worker **out,
+                         struct error *e)
+{
+    struct worker *w;
+    enum status st;
+
+    if (s->stale) return error_set(e, REASON_STALE_EPOCH, "a newer start of this worker has begun; this one is over");
+    for (size_t i = s->worker_count; i-- > 0;)
+        if (s->workers[i]->store == NULL) forget_worker(s, i);
+    st = mem_grow((void **)&s->workers, &s->worker_capacity, s->worker_count + 1, sizeof *s->workers, e);
+    if (st != STATUS_OK) return st;
+    st = store_join(store, &s->id, s->epoch, name.size > 0 ? name : bytes_text(s->name), &w, e);
+    if (st != STATUS_OK) return st;
+    if (find_worker(s, store) != w) s->workers[s->worker_count++] = worker_hold(w);
+    *out = w;
+    return STATUS_OK;
+}
+
+void session_leave(struct session *s, struct worker *w)
+{
+    if (w->store != NULL && w->epoch == s->epoch) store_leave(w->store, w);
+    for (size_t i = 0; i < s->worker_count; i++)
+        if (s->workers[i] == w) {
+            forget_worker(s, i);
+            return;
+        }
+}
+
+/* ---- named requests --------------------------------------------------------------------------------------------- */
+
+enum repeat session_repeat(struct session *s, uint64_t sequence, const struct named_result **out)
+{
+    if (s->window == NULL) s->window = mem_array(DEDUPE_WINDOW, sizeof *s->window);
+    if (s->window == NULL) return REPEAT_NO_MEMORY;
+    struct named_result *r = &s->window[sequence % DEDUPE_WINDOW];
+    if (r->sequence == sequence) {
+        *out = r;
+        return r->running ? REPEAT_RUNNING : REPEAT_DONE;
+    }
+    if (r->sequence > sequence || sequence + DEDUPE_WINDOW <= s->highest) return REPEAT_OLD;
+    *r = (struct named_result){.sequence = sequence, .running = true};
+    if (sequence > s->highest) s->highest = sequence;
+    return REPEAT_FRESH;
+}
+
+static struct named_result *running(struct session *s, uint64_t sequence)
+{
+    struct named_result *r = s->window != NULL ? &s->window[sequence % DEDUPE_WINDOW] : NULL;
+    return r != NULL && r->sequence == sequence && r->running ? r : NULL;
+}
+
+void session_result(struct session *s, uint64_t sequence, const void *bytes, size_t size)
+{
+    struct named_result *r = running(s, sequence);
+
+    if (r == NULL) return;
+    assert(size <= RESULT_SIZE_MAX);
+    memcpy(r->bytes, bytes, size);
+    r->size = (uint8_t)size;
+    r->running = false;
+}
+
+void session_forget(struct session *s, uint64_t sequence)
+{
+    struct named_result *r = running(s, sequence);
+    if (r != NULL) *r = (struct named_result){0};
+}
+
+/* ---- versions pulled in parts ----------------------------------------------------------------------------------- */
+
+void session_pin(struct session *s, struct version *v, uint64_t sent, uint64_t total)
+{
+    struct pin *at = NULL, *oldest = &s->pins[0];
+
+    for (size_t i = 0; i < PINS_MAX; i++) {
+        struct pin *p = &s->pins[i];
+        if (p->version == v) at = p;
+        if (p->version == NULL || (oldest->version != NULL && p->touched_ms < oldest->touched_ms)) oldest = p;
+    }
+    if (at == NULL) {
+        at = oldest;
+        version_drop(at->version); /* more than PINS_MAX at once: the one longest unused has to begin again */
+        *at = (struct pin){.version = version_hold(v), .left = total};
+    }
+    at->touched_ms = s->server->core.now_ms;
+    at->left -= sent < at->left ? sent : at->left;
+    if (at->left > 0) return;
+    at->version = NULL;
+    version_drop(v);
+}
+
+void session_unpin_revoked(struct session *s, const struct version *v)
+{
+    for (size_t i = 0; i < PINS_MAX; i++) {
+        if (s->pins[i].version != v) continue;
+        version_drop(s->pins[i].version);
+        s->pins[i].version = NULL;
+    }
+}

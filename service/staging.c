@@ -1,0 +1,177 @@
+#include "service/staging.h"
+
+#include "api/limits.h"
+#include "service/base/mem.h"
+#include "service/key.h"
+#include "service/store.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* A value that waits in its round is counted until the round ends. Room for the missing contributions of open rounds
+ * is reserved (round.c), so that a push that advances one is never refused because of later rounds. */
+static enum status admit(struct core *c, uint64_t size, bool advances, struct error *e)
+{
+    uint64_t taken = c->staging_used + (advances ? 0 : c->staging_reserved);
+
+    if (size > c->staging_max)
+        return error_set(e, REASON_TOO_LARGE, "a value of %llu bytes does not fit the staging memory of %llu; start "
+                         "the daemon with a larger --staging-max", (unsigned long long)size,
+                         (unsigned long long)c->staging_max);
+    /* One value is always let in, however large: else two halves of the memory could refuse each other for ever. */
+    if (c->staging_used > 0 && taken + size > c->staging_max && !(advances && size <= c->staging_reserved))
+        return error_retry(e, REASON_STAGING_FULL, RETRY_MS, "staging memory is full: %llu of %llu bytes wait to be "
+                           "applied", (unsigned long long)c->staging_used, (unsigned long long)c->staging_max);
+    return STATUS_OK;
+}
+
+enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, struct worker *w, uint64_t tag,
+                        uint64_t size, bool advances, struct staging **out, struct error *e)
+{
+    struct staging *s = NULL;
+    enum status st = admit(c, size, advances, e);
+
+    if (st != STATUS_OK) return st;
+    s = mem_zero(sizeof *s);
+    if (s == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a push");
+    st = core_mem_new(c, (size_t)size, &s->mem, e);
+    if (st == STATUS_OK && s->mem.host == NULL) st = device_pin_new(c->device, size > 0 ? (size_t)size : 1, &s->pin, e);
+    if (st != STATUS_OK) {
+        if (s->mem.size > 0) core_mem_free(c, &s->mem);
+        mem_free(s);
+        return st;
+    }
+    s->core = c;
+    s->kind = kind;
+    s->key = k != NULL ? key_hold(k) : NULL;
+    s->worker = w != NULL ? worker_hold(w) : NULL;
+    s->tag = tag;
+    s->size = size;
+    s->complete = size == 0;
+    s->touched_ms = c->now_ms;
+    c->staging_used += size;
+    list_init(&s->landings);
+    list_append(&c->stagings, &s->node);
+    if (w != NULL) list_append(&w->stagings, &s->of_worker);
+    *out = s;
+    return STATUS_OK;
+}
+
+static void tear_off_landings(struct staging *s)
+{
+    LIST_EACH(struct landing, l, node, &s->landings) {
+        list_remove(&l->node);
+        l->staging = NULL;
+        l->discard(l);
+    }
+}
+
+void staging_free(struct staging *s)
+{
+    if (s == NULL) return;
+    struct core *c = s->core;
+    tear_off_landings(s);
+    list_remove(&s->node);
+    list_remove(&s->of_worker);
+    c->staging_used -= s->size;
+    if (s->mem.size > 0) core_mem_free(c, &s->mem);
+    if (s->pin != NULL) device_pin_free(c->device, s->pin);
+    updater_drop(s->updater);
+    mem_free(s->ranges);
+    mem_free(s->init);
+    key_drop(s->key);
+    worker_drop(s->worker);
+    mem_free(s);
+}
+
+static void free_now(struct task *t, enum status s)
+{
+    (void)s;
+    staging_free(CONTAINER_OF(t, struct staging, task));
+}
+
+void staging_free_after(struct staging *s, unsigned queue_index)
+{
+    s->task.run = free_now;
+    core_after(s->core, queue_index, &s->task);
+}
+
+struct staging *staging_find(struct worker *w, enum staging_kind kind, const struct key *k, uint64_t tag)
+{
+    LIST_EACH(struct staging, s, of_worker, &w->stagings)
+        if (s->kind == kind && s->key == k && s->tag == tag) return s;
+    return NULL;
+}
+
+void *staging_land(struct staging *s, struct landing *l, uint64_t offset, uint64_t size)
+{
+    assert(!list_linked(&l->node) && offset <= s->size && size <= s->size - offset && !s->complete);
+    l->staging = s;
+    l->offset = offset;
+    l->size = size;
+    list_append(&s->landings, &l->node);
+    uint8_t *base = s->mem.host != NULL ? s->mem.host : s->pin;
+    return base + offset;
+}
+
+void landing_cancel(struct landing *l)
+{
+    list_remove(&l->node);
+    l->staging = NULL;
+}
+
+/* Adds [from, to) to the sorted ranges, merging what touches. */
+static enum status add_range(struct staging *s, uint64_t from, uint64_t to, struct error *e)
+{
+    size_t first = 0, last;
+    enum status st = mem_grow((void **)&s->ranges, &s->range_capacity, s->range_count + 1, sizeof *s->ranges, e);
+
+    if (st != STATUS_OK) return st;
+    while (first < s->range_count && s->ranges[first].to < from) first++;
+    for (last = first; last < s->range_count && s->ranges[last].from <= to; last++) {
+        if (s->ranges[last].from < from) from = s->ranges[last].from;
+        if (s->ranges[last].to > to) to = s->ranges[last].to;
+        s->have -= s->ranges[last].to - s->ranges[last].from;
+    }
+    memmove(&s->ranges[first + 1], &s->ranges[last], (s->range_count - last) * sizeof *s->ranges);
+    s->range_count += 1 + first - last;
+    s->ranges[first] = (struct range){from, to};
+    s->have += to - from;
+    return STATUS_OK;
+}
+
+enum status staging_landed(struct landing *l, struct error *e)
+{
+    struct staging *s = l->staging;
+
+    landing_cancel(l);
+    enum status st = l->size > 0 ? add_range(s, l->offset, l->offset + l->size, e) : STATUS_OK;
+    if (st != STATUS_OK) return st;
+    s->touched_ms = s->core->now_ms;
+    list_remove(&s->node);
+    if (s->have < s->size) {
+        list_append(&s->core->stagings, &s->node);
+        return STATUS_OK;
+    }
+    /* A part that was sent twice may still be on its way over another connection. It must not be written into what is
+     * from now on a sum or a value. */
+    s->complete = true;
+    list_remove(&s->of_worker);
+    tear_off_landings(s);
+    return STATUS_OK;
+}
+
+void staging_expire(struct core *c, uint64_t before_ms)
+{
+    for (struct staging *s; (s = LIST_FIRST(struct staging, node, &c->stagings)) != NULL;) {
+        if (s->touched_ms >= before_ms) return;
+        staging_free(s);
+    }
+}
+
+enum status staging_settle(struct staging *s, struct queue *q, struct error *e)
+{
+    if (s->pin == NULL || s->size == 0) return STATUS_OK;
+    enum status st = device_upload(q, s->mem, 0, s->pin, (size_t)s->size);
+    return st == STATUS_OK ? st : error_set(e, REASON_DEVICE_LOST, "the device did not take an upload");
+}

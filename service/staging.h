@@ -1,0 +1,71 @@
+/* Bytes on their way in: a push, a set or an init whose value arrives in parts. It becomes a contribution when all of
+ * it is there; until then it leaves no trace. Parts are idempotent by offset and may come on any connection. */
+#ifndef SERVICE_STAGING_H
+#define SERVICE_STAGING_H
+
+#include "service/core.h"
+
+struct key;
+struct store;
+struct worker;
+struct updater;
+
+enum staging_kind { STAGING_PUSH, STAGING_SET, STAGING_INIT };
+
+struct range { uint64_t from, to; };
+
+/* One run of bytes that a connection is writing at this moment. Lies in the connection's struct. */
+struct landing {
+    struct list_node node;
+    struct staging *staging;                 /* NULL: none */
+    uint64_t offset, size;
+    void (*discard)(struct landing *l);      /* the memory goes: write the rest nowhere */
+};
+
+struct staging {
+    struct task task;                        /* its end after device work */
+    struct list_node node;                   /* core->stagings while incomplete; then a round's or an update's */
+    struct list_node of_worker;              /* worker->stagings while incomplete */
+    enum staging_kind kind;
+    struct core *core;
+    struct key *key;                         /* held; NULL for an init */
+    struct worker *worker;                   /* held; NULL: nobody's */
+    uint64_t tag;                            /* push: step; set: sequence; init: number of the call */
+    struct updater *updater;                 /* held: the one at recording (async) */
+    struct dmem mem;
+    void *pin;                               /* where bytes land when the CPU cannot reach mem */
+    uint64_t size;
+    uint64_t have;
+    struct range *ranges;                    /* what is there, sorted, merged */
+    size_t range_count, range_capacity;
+    struct list landings;
+    uint64_t touched_ms;
+    bool complete;
+    bool reserved;                           /* took its room from the reservation of its round */
+    struct init_wanted *init;                /* init: owned; what is to be created */
+};
+
+/* Room for `size` bytes. advances: it belongs to the oldest open round of its key, whose room is reserved.
+ * STAGING_FULL with a retry time when there is none. worker and key are held. */
+enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, struct worker *w, uint64_t tag,
+                        uint64_t size, bool advances, struct staging **out, struct error *e) MUST_CHECK;
+/* Frees it now: no device work may name it. */
+void staging_free(struct staging *s);
+/* Frees it when all work given to the queue so far is done. */
+void staging_free_after(struct staging *s, unsigned queue_index);
+
+/* The worker's incomplete one, or NULL. */
+struct staging *staging_find(struct worker *w, enum staging_kind kind, const struct key *k, uint64_t tag);
+
+/* Where bytes offset.. of it are to be written; l is linked until done or cancelled. */
+void *staging_land(struct staging *s, struct landing *l, uint64_t offset, uint64_t size);
+/* The run has been written whole. Sets s->complete when nothing is missing, and then tears off all other landings. */
+enum status staging_landed(struct landing *l, struct error *e) MUST_CHECK;
+void landing_cancel(struct landing *l);      /* a connection died or gave up; nothing when not linked */
+
+/* Drops those without progress since before_ms; answers when the next would be due. */
+void staging_expire(struct core *c, uint64_t before_ms);
+/* Brings the bytes to s->mem (an upload where the CPU cannot reach it). */
+enum status staging_settle(struct staging *s, struct queue *q, struct error *e) MUST_CHECK;
+
+#endif

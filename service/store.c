@@ -1,0 +1,730 @@
+#include "service/store.h"
+
+#include "service/base/log.h"
+#include "service/base/mem.h"
+#include "service/wait.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum status bits_set(uint64_t **bits, size_t *words, uint32_t at, struct error *e)
+{
+    enum status s = mem_grow((void **)bits, words, at / 64 + 1, sizeof **bits, e);
+
+    if (s == STATUS_OK) (*bits)[at / 64] |= (uint64_t)1 << (at % 64);
+    return s;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------- */
+
+static enum status name_check(struct bytes name, struct error *e)
+{
+    if (name.size == 0 || name.size > STORE_NAME_SIZE_MAX || !bytes_is_utf8(name))
+        return error_set(e, REASON_BAD_ARGUMENT, "a store's name is UTF-8 of 1 to %d bytes", STORE_NAME_SIZE_MAX);
+    for (size_t i = 0; i < name.size; i++)
+        if (((const unsigned char *)name.at)[i] < 0x20)
+            return error_set(e, REASON_BAD_ARGUMENT, "a store's name has no control characters");
+    return STATUS_OK;
+}
+
+static void store_free(struct store *s)
+{
+    if (s == NULL) return;
+    map_free(s->keys);
+    map_free(s->keys_by_id);
+    map_free(s->barriers);
+    updater_drop(s->updater);
+    updater_drop(s->assign);
+    updater_drop(s->add);
+    mem_free(s->by_slot);
+    mem_free(s->free_slots);
+    mem_free(s->workers);
+    mem_free(s->name);
+    mem_free(s);
+}
+
+static enum status store_fill(struct store *s, struct bytes name, struct error *e)
+{
+    struct core *c = s->core;
+
+    s->name = mem_text(name.at, name.size);
+    s->keys = map_new(c->seed);
+    s->keys_by_id = map_new(c->seed);
+    s->barriers = map_new(c->seed);
+    if (s->name == NULL || s->keys == NULL || s->keys_by_id == NULL || s->barriers == NULL)
+        return error_set(e, REASON_NO_MEMORY, "no memory for a store");
+    enum status st = updater_parse(bytes_text("{\"type\": \"assign\"}"), &s->assign, e);
+    if (st == STATUS_OK) st = updater_parse(bytes_text("{\"type\": \"add\"}"), &s->add, e);
+    return st;
+}
+
+enum status store_new(struct core *c, struct bytes name, const struct store_options *wanted, struct store **out,
+                      struct error *e)
+{
+    struct store *s = NULL;
+    enum status st = name_check(name, e);
+
+    if (st == STATUS_OK && map_count(c->stores) >= STORES_MAX)
+        st = error_set(e, REASON_LIMIT, "there are %d stores; delete one", STORES_MAX);
+    if (st == STATUS_OK && wanted->mode == MODE_SYNC && wanted->num_workers == 0 && !wanted->elastic)
+        st = error_set(e, REASON_BAD_ARGUMENT, "/num_workers: a %s store needs the number of workers of its first "
+                       "round, or elastic = true", wanted->type);
+    if (st != STATUS_OK) return st;
+    s = mem_zero(sizeof *s);
+    if (s == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a store");
+    s->core = c;
+    s->id = c->next_store;
+    s->options = *wanted;
+    list_init(&s->rounds);
+    list_init(&s->init_waiters);
+    st = store_fill(s, name, e);
+    if (st == STATUS_OK) st = map_put_u64(c->stores_by_id, s->id, s, e);
+    if (st != STATUS_OK) goto out;
+    st = map_put(c->stores, name, s, e);
+    if (st != STATUS_OK) {
+        map_remove_u64(c->stores_by_id, s->id);
+        goto out;
+    }
+    c->next_store++;
+    *out = s;
+    s = NULL; /* the core's now */
+out:
+    store_free(s);
+    return st;
+}
+
+struct store *store_find(const struct core *c, struct bytes name) { return map_find(c->stores, name); }
+struct store *store_at(const struct core *c, uint32_t id) { return map_find_u64(c->stores_by_id, id); }
+
+static void drop_stagings(struct worker *w)
+{
+    for (struct staging *s; (s = LIST_FIRST(struct staging, of_worker, &w->stagings)) != NULL;) staging_free(s);
+}
+
+static void forget_workers(struct store *s)
+{
+    for (size_t i = 0; i < s->worker_count; i++) {
+        struct worker *w = s->workers[i];
+        if (w == NULL) continue;
+        drop_stagings(w);
+        w->state = WORKER_LEFT;
+        w->store = NULL;
+        s->workers[i] = NULL;
+        worker_drop(w);
+    }
+    s->worker_count = 0;
+    s->members = s->dead = s->joined = 0;
+}
+
+void store_delete(struct store *s)
+{
+    struct core *c = s->core;
+    struct error e;
+
+    error_set(&e, REASON_NO_STORE, "store '%s' was deleted", s->name);
+    map_remove(c->stores, bytes_text(s->name));
+    map_remove_u64(c->stores_by_id, s->id);
+    s->deleted = true;
+    for (size_t i = 0; i < s->slot_count; i++)
+        if (s->by_slot[i] != NULL && store_key_delete(s, s->by_slot[i], true, NULL) != STATUS_OK) break;
+    barriers_fail(s, &e);
+    waits_fail(&s->init_waiters, &e);
+    /* Conditions may still point here from waits that have been decided and not yet been answered; none hangs in a
+     * list any more. What the device still does for its keys must end before the store goes. */
+    forget_workers(s);
+    core_settle(c);
+    store_free(s);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------------------------- */
+
+static struct bytes map_key(const struct key_name *n)
+{
+    return n->is_text ? n->text : bytes_of(&n->number, sizeof n->number);
+}
+
+struct key *store_key_find(const struct store *s, const struct key_name *n)
+{
+    if (s->kind != (n->is_text ? KEYS_STR : KEYS_INT)) return NULL;
+    return map_find(s->keys, map_key(n));
+}
+
+struct key *store_key_at(const struct store *s, uint64_t id) { return map_find_u64(s->keys_by_id, id); }
+
+enum status store_key_check(const struct store *s, const struct key_name *n, struct error *e)
+{
+    enum key_kind kind = n->is_text ? KEYS_STR : KEYS_INT;
+    char name[KEY_PRINT_SIZE];
+
+    if (n->is_text && (n->text.size == 0 || n->text.size > KEY_NAME_SIZE_MAX || !bytes_is_utf8(n->text)))
+        return error_set(e, REASON_BAD_ARGUMENT, "a key is an integer or UTF-8 text of 1 to %d bytes without NUL",
+                         KEY_NAME_SIZE_MAX);
+    if (s->kind != KEYS_UNDECIDED && s->kind != kind)
+        return error_set(e, REASON_MIXED_KEYS, "Mixed key types are not allowed: store '%s' uses %s keys, %s is none",
+                         s->name, s->kind == KEYS_INT ? "integer" : "string", key_name_print(n, name));
+    return STATUS_OK;
+}
+
+enum status store_no_key(const struct store *s, const struct key_name *n, struct error *e)
+{
+    char name[KEY_PRINT_SIZE];
+    return error_set(e, REASON_NO_KEY, "%s was not initialised in store '%s'; init it first",
+                     key_name_print(n, name), s->name);
+}
+
+static enum status slot_take(struct store *s, uint32_t *slot, struct error *e)
+{
+    if (s->free_count > 0) {
+        *slot = s->free_slots[--s->free_count];
+        return STATUS_OK;
+    }
+    if (s->slot_count >= KEYS_MAX) return error_set(e, REASON_LIMIT, "a store has at most %d keys", KEYS_MAX);
+    enum status st = mem_grow((void **)&s->by_slot, &s->slot_capacity, s->slot_count + 1, sizeof *s->by_slot, e);
+    /* Room for its return is made now, so that a delete needs no memory. */
+    if (st == STATUS_OK)
+        st = mem_grow((void **)&s->free_slots, &s->free_capacity, s->slot_count + 1, sizeof *s->free_slots, e);
+    if (st == STATUS_OK) *slot = (uint32_t)s->slot_count++;
+    return st;
+}
+
+enum status store_key_add(struct store *s, struct key *k, struct error *e)
+{
+    enum status st = slot_take(s, &k->slot, e);
+
+    if (st != STATUS_OK) return st;
+    st = map_put_u64(s->keys_by_id, k->id, k, e);
+    if (st == STATUS_OK) {
+        st = map_put(s->keys, map_key(&k->name), k, e);
+        if (st != STATUS_OK) map_remove_u64(s->keys_by_id, k->id);
+    }
+    if (st != STATUS_OK) {
+        s->free_slots[s->free_count++] = k->slot;
+        return st;
+    }
+    s->by_slot[k->slot] = k;
+    s->kind = k->name.is_text ? KEYS_STR : KEYS_INT;
+    waits_check(&s->init_waiters);
+    return STATUS_OK;
+}
+
+static void drop_stagings_of(struct key *k)
+{
+    LIST_EACH(struct staging, st, node, &k->core->stagings)
+        if (st->key == k) staging_free(st);
+}
+
+enum status store_key_delete(struct store *s, struct key *k, bool force, struct error *e)
+{
+    char name[KEY_PRINT_SIZE];
+    struct error why;
+
+    if (!force && k->rounds[0] != NULL)
+        return error_set(e, REASON_ROUND_OPEN, "round %" PRIu64 " of %s is open; wait for it, or force",
+                         k->rounds[0]->step, key_name_print(&k->name, name));
+    error_set(&why, REASON_KEY_DELETED, "%s was deleted from store '%s'", key_name_print(&k->name, name), s->name);
+    k->deleted = true;
+    map_remove(s->keys, map_key(&k->name));
+    map_remove_u64(s->keys_by_id, k->id);
+    s->by_slot[k->slot] = NULL;
+    s->free_slots[s->free_count++] = k->slot;
+    while (k->rounds[0] != NULL) round_fail(k->rounds[0], &why);
+    waits_fail(&k->waiters, &why);
+    drop_stagings_of(k);
+    key_drop(k);
+    return STATUS_OK;
+}
+
+/* ---- workers ---------------------------------------------------------------------------------------------------- */
+
+static struct worker *worker_by_id(const struct store *s, const struct wire_id *id)
+{
+    for (size_t i = 0; i < s->worker_count; i++)
+        if (s->workers[i] != NULL && memcmp(&s->workers[i]->id, id, sizeof *id) == 0) return s->workers[i];
+    return NULL;
+}
+
+static bool rank_is_taken(const struct store *s, uint32_t rank)
+{
+    for (size_t i = 0; i < s->worker_count; i++) {
+        const struct worker *w = s->workers[i];
+        if (w != NULL && w->rank == rank && w->state != WORKER_LEFT) return true;
+    }
+    return false;
+}
+
+static enum status worker_add(struct store *s, const struct wire_id *id, struct bytes name, struct worker **out,
+                              struct error *e)
+{
+    struct worker *w = NULL;
+    char standard[32];
+    uint32_t rank = 0;
+
+    if (s->worker_count >= WORKERS_MAX)
+        return error_set(e, REASON_LIMIT, "a job of a store has at most %d workers, those that left included",
+                         WORKERS_MAX);
+    enum status st = mem_grow((void **)&s->workers, &s->worker_capacity, s->worker_count + 1, sizeof *s->workers, e);
+    if (st != STATUS_OK) return st;
+    while (rank_is_taken(s, rank)) rank++;
+    snprintf(standard, sizeof standard, "w%u", rank);
+    if (name.size == 0) name = bytes_text(standard);
+    w = mem_zero(sizeof *w);
+    char *text = mem_text(name.at, name.size);
+    if (w == NULL || text == NULL) {
+        mem_free(w);
+        mem_free(text);
+        return error_set(e, REASON_NO_MEMORY, "no memory for a worker");
+    }
+    *w = (struct worker){.store = s, .slot = (uint32_t)s->worker_count, .rank = rank, .id = *id, .name = text,
+                         .state = WORKER_LEFT, .holds = 1};
+    list_init(&w->stagings);
+    s->workers[s->worker_count++] = w;
+    *out = w;
+    return STATUS_OK;
+}
+
+static void start_if_complete(struct store *s)
+{
+    if (s->started || s->joined < s->options.num_workers) return;
+    s->started = true;
+    log_info("store", "'%s': job %" PRIu64 " starts with %u workers", s->name, s->job, s->members);
+    LIST_EACH(struct round, r, node, &s->rounds) round_check(r);
+    barriers_check(s);
+}
+
+static void begin_job(struct store *s)
+{
+    struct error e;
+
+    error_set(&e, REASON_ROUND_FAILED, "the job of store '%s' ended before the round was complete", s->name);
+    for (struct round *r; (r = LIST_FIRST(struct round, node, &s->rounds)) != NULL;) round_fail(r, &e);
+    barriers_fail(s, &e);
+    forget_workers(s);
+    s->job++;
+    s->started = false;
+    s->first_pusher = 0;
+}
+
+/* A new start of a worker that is known: what it had begun is void, what was recorded stays. */
+static void restart(struct worker *w, uint32_t epoch)
+{
+    drop_stagings(w);
+    w->epoch = epoch;
+    for (size_t i = 0; i < w->progress_capacity; i++) w->progress[i].next = w->progress[i].init_call = 0;
+}
+
+static void become_member(struct store *s, struct worker *w)
+{
+    if (w->state == WORKER_MEMBER) return;
+    if (w->state == WORKER_DEAD) s->dead--;
+    w->state = WORKER_MEMBER;
+    s->members++;
+    w->stamp = s->started ? s->core->next_stamp++ : 0;
+    rounds_joined(s, w);
+}
+
+enum status store_join(struct store *s, const struct wire_id *id, uint32_t epoch, struct bytes name,
+                       struct worker **out, struct error *e)
+{
+    struct worker *w = worker_by_id(s, id);
+    enum status st;
+
+    if (name.size > WORKER_NAME_SIZE_MAX || (name.size > 0 && !bytes_is_utf8(name)))
+        return error_set(e, REASON_BAD_ARGUMENT, "a worker's name is UTF-8 of at most %d bytes", WORKER_NAME_SIZE_MAX);
+    if (w != NULL && epoch < w->epoch)
+        return error_set(e, REASON_STALE_EPOCH, "worker '%s' has joined with epoch %u; this start has %u and is over",
+                         w->name, w->epoch, epoch);
+    /* The job is over when nobody is left; a worker that comes back to its place goes on in it. */
+    if (s->members == 0 && (w == NULL || w->state == WORKER_LEFT)) {
+        begin_job(s);
+        w = NULL;
+    }
+    if (w == NULL) {
+        st = worker_add(s, id, name, &w, e);
+        if (st != STATUS_OK) return st;
+        s->joined++;
+        if (!s->started && s->options.num_workers > 0 && s->joined > s->options.num_workers) s->started = true;
+    }
+    if (epoch > w->epoch) restart(w, epoch);
+    w->seen_ms = s->last_join_ms = s->core->now_ms;
+    become_member(s, w);
+    start_if_complete(s);
+    *out = w;
+    return STATUS_OK;
+}
+
+void store_leave(struct store *s, struct worker *w)
+{
+    if (w->state == WORKER_LEFT) return;
+    bool was_member = w->state == WORKER_MEMBER;
+    if (w->state == WORKER_DEAD) s->dead--;
+    w->state = WORKER_LEFT;
+    drop_stagings(w);
+    if (was_member) {
+        s->members--;
+        rounds_left(s, w, NULL);
+    }
+    barriers_check(s);
+    waits_check(&s->init_waiters);
+}
+
+void store_worker_dies(struct store *s, struct worker *w)
+{
+    char who[WORKER_PRINT_SIZE];
+    struct error e;
+
+    assert(w->state == WORKER_MEMBER);
+    error_set(&e, REASON_WORKER_DEAD, "%s of store '%s' is dead: no sign of life for %.1f s", worker_print(w, who),
+              s->name, (double)(s->core->now_ms - w->seen_ms) / 1000.0);
+    log_warn("store", "%s", e.text);
+    w->state = WORKER_DEAD;
+    s->members--;
+    s->dead++;
+    drop_stagings(w);
+    bool fail = s->options.on_missing == ON_MISSING_FAIL || s->members < s->options.min_workers;
+    rounds_left(s, w, fail ? &e : NULL);
+    if (fail) barriers_fail(s, &e);
+    else barriers_check(s);
+    waits_check(&s->init_waiters);
+}
+
+void store_dismiss(struct store *s, struct worker *w) { store_leave(s, w); }
+
+struct worker *store_lowest(const struct store *s)
+{
+    struct worker *lowest = NULL;
+
+    for (size_t i = 0; i < s->worker_count; i++) {
+        struct worker *w = s->workers[i];
+        if (w != NULL && w->state == WORKER_MEMBER && (lowest == NULL || w->rank < lowest->rank)) lowest = w;
+    }
+    return lowest;
+}
+
+uint32_t store_num_workers(const struct store *s)
+{
+    bool counts = s->options.num_workers > 0 && (s->options.mode != MODE_SYNC || !s->started);
+    return counts ? s->options.num_workers : s->members;
+}
+
+void store_missing_joins(const struct store *s, struct buf *out)
+{
+    bool first = true;
+
+    buf_format(out, "%u of %u workers have not joined yet; there %s: ", s->options.num_workers - s->joined,
+               s->options.num_workers, s->members == 1 ? "is" : "are");
+    for (size_t i = 0; i < s->worker_count; i++) {
+        char who[WORKER_PRINT_SIZE];
+        const struct worker *w = s->workers[i];
+        if (w == NULL || w->state != WORKER_MEMBER) continue;
+        buf_format(out, "%s%s", first ? "" : ", ", worker_print(w, who));
+        first = false;
+    }
+    if (first) buf_text(out, "nobody");
+}
+
+/* ---- pushes ----------------------------------------------------------------------------------------------------- */
+
+struct updater *store_updater(const struct store *s)
+{
+    if (s->updater != NULL) return s->updater;
+    return s->options.mode == MODE_ASYNC && s->options.async_default == ASYNC_ADD ? s->add : s->assign;
+}
+
+static enum status dead_blocks(const struct store *s, struct error *e)
+{
+    char who[WORKER_PRINT_SIZE];
+
+    if (s->dead == 0 || s->options.on_missing != ON_MISSING_FAIL) return STATUS_OK;
+    for (size_t i = 0; i < s->worker_count; i++)
+        if (s->workers[i] != NULL && s->workers[i]->state == WORKER_DEAD)
+            return error_set(e, REASON_WORKER_DEAD, "%s of store '%s' is dead; no new round begins until it joins "
+                             "again or is dismissed (paramctl workers dismiss)", worker_print(s->workers[i], who), s->name);
+    return STATUS_OK;
+}
+
+/* May a push of `step` open a round now? */
+static enum status may_open(const struct store *s, const struct key *k, uint64_t step, struct error *e)
+{
+    const struct round *oldest = k->rounds[0];
+    char name[KEY_PRINT_SIZE];
+    struct buf who = {0};
+    enum status st = dead_blocks(s, e);
+
+    if (st != STATUS_OK || oldest == NULL || (step == oldest->step + 1 && k->rounds[1] == NULL)) return st;
+    round_missing(oldest, &who);
+    st = error_retry(e, REASON_STEP_AHEAD, RETRY_MS, "push %" PRIu64 " of %s is more than one step ahead of round %"
+                     PRIu64 ", %.*s", step, key_name_print(&k->name, name), oldest->step, (int)who.size,
+                     who.failed ? "" : (const char *)who.at);
+    buf_fini(&who);
+    return st;
+}
+
+enum status store_push_check(struct store *s, struct key *k, struct worker *w, uint64_t step, bool *repeat,
+                             bool *late, struct error *e)
+{
+    const struct progress *p = worker_seen(w, k);
+    uint64_t next = worker_next_step(w, k);
+    char name[KEY_PRINT_SIZE];
+
+    *late = false;
+    *repeat = step > 0 && p != NULL && step <= p->recorded;
+    if (*repeat) return STATUS_OK;
+    if (step != next)
+        return error_retry(e, REASON_STEP_ORDER, RETRY_MS, "push %" PRIu64 " of %s: the next one of this worker is %"
+                           PRIu64, step, key_name_print(&k->name, name), next);
+    if (s->options.mode == MODE_ASYNC && s->updater == NULL && s->options.async_default == ASYNC_ERROR)
+        return error_set(e, REASON_UPDATER_NEEDED, "store '%s': an updater needs to be set for async mode", s->name);
+    if (s->options.mode != MODE_SYNC) return STATUS_OK;
+    *late = step <= k->closed_step;
+    if (*late) return STATUS_OK;
+    return round_find(k, step) != NULL ? STATUS_OK : may_open(s, k, step, e);
+}
+
+struct push {
+    struct update update;
+    struct worker *worker;
+    uint64_t step;
+};
+
+static void push_done(struct update *u, const struct error *e)
+{
+    struct push *p = CONTAINER_OF(u, struct push, update);
+    struct progress *at = worker_progress(p->worker, u->key, NULL);
+
+    if (e != NULL) worker_note(p->worker, u->key->id, p->step, e);
+    if (at != NULL && p->step > at->applied) {
+        at->applied = p->step;
+        at->applied_version = key_version(u->key);
+    }
+    worker_drop(p->worker);
+    key_drop(u->key);
+    mem_free(p);
+}
+
+static enum status apply_alone(struct staging *st, struct error *e)
+{
+    struct push *p = mem_zero(sizeof *p);
+
+    if (p == NULL) {
+        staging_free(st);
+        return error_set(e, REASON_NO_MEMORY, "no memory for a push");
+    }
+    p->worker = worker_hold(st->worker);
+    p->step = st->tag;
+    p->update = (struct update){.kind = UPDATE_PUSH, .key = key_hold(st->key), .last = st, .contributors = 1,
+                                .updater = updater_hold(store_updater(st->key->store)), .done = push_done};
+    key_update(&p->update);
+    return STATUS_OK;
+}
+
+static void warn_of_assign(struct store *s, const struct worker *w)
+{
+    if (s->updater != NULL || s->options.async_default != ASYNC_ASSIGN || s->options.mode != MODE_ASYNC) return;
+    if (s->first_pusher == 0) s->first_pusher = w->slot + 1;
+    if (s->first_pusher == w->slot + 1 || s->assign_warned) return;
+    s->assign_warned = true;
+    log_warn("store", "'%s': several workers push without an updater, so each push replaces what the others pushed; "
+             "set an updater, or async_default", s->name);
+}
+
+static enum status record_late(struct staging *st, struct error *e)
+{
+    struct key *k = st->key;
+    struct store *s = k->store;
+    char name[KEY_PRINT_SIZE];
+    struct error why;
+
+    switch ((enum on_late)s->options.on_late) {
+    case ON_LATE_APPLY: return apply_alone(st, e);
+    case ON_LATE_CARRY:
+        return round_contribute(k, st->worker, k->rounds[0] != NULL ? k->rounds[0]->step : k->closed_step + 1, st, e);
+    case ON_LATE_DROP: break;
+    }
+    error_set(&why, REASON_PUSH_LATE, "push %" PRIu64 " of %s came after its round had ended; it was dropped",
+              st->tag, key_name_print(&k->name, name));
+    worker_note(st->worker, k->id, st->tag, &why);
+    staging_free(st);
+    return STATUS_OK;
+}
+
+enum status store_push_record(struct staging *st, struct error *e)
+{
+    struct key *k = key_hold(st->key);
+    struct store *s = k->store;
+    struct worker *w = worker_hold(st->worker);
+    uint64_t step = st->tag;
+    bool late = s->options.mode == MODE_SYNC && step <= k->closed_step;
+    struct progress *p = worker_progress(w, k, e);
+    enum status status = p != NULL ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED;
+
+    if (status != STATUS_OK) {
+        staging_free(st);
+        goto out;
+    }
+    /* Recorded first: the update may run at once, and then looks here. */
+    struct progress before = *p;
+    p->recorded = step;
+    p->next = step + 1;
+    if (late && s->options.on_late != ON_LATE_APPLY) p->applied = step;
+    warn_of_assign(s, w);
+    if (late) status = record_late(st, e);
+    else if (s->options.mode == MODE_SYNC) status = round_contribute(k, w, step, st, e);
+    else status = apply_alone(st, e);
+    p = worker_progress(w, k, NULL);
+    if (status != STATUS_OK && p != NULL) *p = before;
+    if (status != STATUS_OK) goto out;
+    k->pushes++;
+    k->core->counters.pushes_recorded++;
+out:
+    worker_drop(w);
+    key_drop(k);
+    return status;
+}
+
+/* ---- updater ---------------------------------------------------------------------------------------------------- */
+
+enum status store_set_updater(struct store *s, struct updater *u, bool *changed, uint64_t *version, struct error *e)
+{
+    uint64_t newest = 0;
+
+    *changed = s->updater == NULL || !updater_equal(s->updater, u);
+    for (size_t i = 0; i < s->slot_count; i++) {
+        const struct key *k = s->by_slot[i];
+        char name[KEY_PRINT_SIZE];
+        struct error why;
+        if (k == NULL) continue;
+        if (updater_fits(u, k->shape.dtype, &why) != STATUS_OK)
+            return error_set(e, REASON_UPDATER_UNFIT, "%s: %.300s", key_name_print(&k->name, name), why.text);
+        if (key_version(k) > newest) newest = key_version(k);
+    }
+    *version = newest + 1;
+    if (!*changed) return STATUS_OK;
+    updater_drop(s->updater);
+    s->updater = updater_hold(u);
+    return STATUS_OK;
+}
+
+/* ---- barriers --------------------------------------------------------------------------------------------------- */
+
+static void barrier_free(struct barrier *b)
+{
+    mem_free(b->name);
+    mem_free(b->bits);
+    mem_free(b);
+}
+
+static void barrier_end(struct store *s, struct barrier *b)
+{
+    map_remove(s->barriers, bytes_text(b->name));
+    waits_check(&b->waiters);
+    barrier_free(b);
+}
+
+static bool barrier_complete(const struct store *s, const struct barrier *b)
+{
+    for (size_t i = 0; i < s->worker_count; i++) {
+        const struct worker *w = s->workers[i];
+        if (w != NULL && w->state == WORKER_MEMBER && !bits_get(b->bits, b->words, w->slot)) return false;
+    }
+    return s->started;
+}
+
+void barriers_check(struct store *s)
+{
+    size_t at = 0;
+
+    for (struct barrier *b; (b = map_next(s->barriers, &at)) != NULL;) {
+        if (!barrier_complete(s, b)) continue;
+        barrier_end(s, b);
+        at = 0; /* the map has changed */
+    }
+}
+
+void barriers_fail(struct store *s, const struct error *why)
+{
+    size_t at = 0;
+
+    for (struct barrier *b; (b = map_next(s->barriers, &at)) != NULL; at = 0) {
+        for (size_t i = 0; i < s->worker_count; i++)
+            if (s->workers[i] != NULL && bits_get(b->bits, b->words, s->workers[i]->slot))
+                worker_note(s->workers[i], 0, b->ticket, why);
+        waits_fail(&b->waiters, why);
+        barrier_end(s, b);
+    }
+}
+
+void barrier_missing(const struct store *s, const struct barrier *b, struct buf *out)
+{
+    char who[WORKER_PRINT_SIZE];
+    bool first = true;
+
+    buf_format(out, "barrier '%s' of store '%s' is %.1f s old, ", b->name, s->name,
+               (double)(s->core->now_ms - b->opened_ms) / 1000.0);
+    if (!s->started) {
+        store_missing_joins(s, out);
+        return;
+    }
+    buf_text(out, "waiting for ");
+    for (size_t i = 0; i < s->worker_count; i++) {
+        const struct worker *w = s->workers[i];
+        if (w == NULL || w->state != WORKER_MEMBER || bits_get(b->bits, b->words, w->slot)) continue;
+        buf_format(out, "%s%s", first ? "" : ", ", worker_print(w, who));
+        first = false;
+    }
+}
+
+static enum status barrier_open(struct store *s, struct bytes name, struct barrier **out, struct error *e)
+{
+    struct barrier *b = mem_zero(sizeof *b);
+    char *text = mem_text(name.at, name.size);
+    enum status st = b != NULL && text != NULL ? map_put(s->barriers, name, b, e)
+                                               : error_set(e, REASON_NO_MEMORY, "no memory for a barrier");
+
+    if (st != STATUS_OK) {
+        mem_free(b);
+        mem_free(text);
+        return st;
+    }
+    b->name = text;
+    b->ticket = s->core->next_ticket++;
+    b->opened_ms = s->core->now_ms;
+    list_init(&b->waiters);
+    *out = b;
+    return STATUS_OK;
+}
+
+enum status store_barrier(struct store *s, struct worker *w, struct bytes name, uint64_t *ticket, struct error *e)
+{
+    struct barrier *b = map_find(s->barriers, name);
+    enum status st = dead_blocks(s, e);
+
+    if (st != STATUS_OK) return st;
+    if (name.size > BARRIER_NAME_SIZE_MAX || !bytes_is_utf8(name))
+        return error_set(e, REASON_BAD_ARGUMENT, "a barrier's name is UTF-8 of at most %d bytes", BARRIER_NAME_SIZE_MAX);
+    if (b == NULL) {
+        st = barrier_open(s, name, &b, e);
+        if (st != STATUS_OK) return st;
+    }
+    *ticket = b->ticket;
+    st = bits_set(&b->bits, &b->words, w->slot, e);
+    if (st == STATUS_OK && barrier_complete(s, b)) barrier_end(s, b);
+    return st;
+}
+
+/* ---- time ------------------------------------------------------------------------------------------------------- */
+
+uint64_t store_tick(struct store *s, uint64_t now_ms)
+{
+    uint64_t next = rounds_tick(s, now_ms);
+
+    for (size_t i = 0; i < s->worker_count; i++) {
+        struct worker *w = s->workers[i];
+        if (w == NULL || w->state != WORKER_MEMBER) continue;
+        uint64_t due = w->seen_ms + s->options.worker_timeout;
+        if (now_ms >= due) store_worker_dies(s, w);
+        else if (due < next) next = due;
+    }
+    return next;
+}

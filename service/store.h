@@ -1,0 +1,121 @@
+/* A store: keys with one consistency mode, one key type and one updater, and the workers that joined it. */
+#ifndef SERVICE_STORE_H
+#define SERVICE_STORE_H
+
+#include "service/key.h"
+#include "service/options.h"
+#include "service/round.h"
+#include "service/updater.h"
+#include "service/worker.h"
+
+enum key_kind { KEYS_UNDECIDED, KEYS_INT, KEYS_STR };
+
+/* One barrier that has not been passed. */
+struct barrier {
+    char *name;
+    uint64_t ticket;
+    uint64_t opened_ms;
+    uint64_t *bits;                  /* who has come, by worker slot */
+    size_t words;
+    struct list waiters;
+};
+
+struct store {
+    struct core *core;
+    uint32_t id;
+    char *name;
+    struct store_options options;
+    enum key_kind kind;
+    struct map *keys;                /* by name; 8 bytes little-endian for integers */
+    struct map *keys_by_id;
+    struct key **by_slot;
+    size_t slot_count, slot_capacity;
+    uint32_t *free_slots;
+    size_t free_count, free_capacity;
+
+    struct updater *updater;         /* held; NULL: none was set */
+    struct updater *assign, *add;    /* held; what "none" means */
+    uint64_t first_pusher;           /* slot + 1 of the first worker that pushed without updater (async) */
+    bool assign_warned;
+
+    uint64_t job;
+    bool started;                    /* all have joined once */
+    uint32_t joined;                 /* distinct workers of this job */
+    uint64_t last_join_ms;
+    struct worker **workers;         /* by slot */
+    size_t worker_count, worker_capacity;
+    uint32_t members;
+    uint32_t dead;
+
+    struct list rounds;              /* open, in the order of opening */
+    struct list init_waiters;        /* conditions */
+    struct map *barriers;            /* by name */
+    bool deleted;
+};
+
+/* BAD_ARGUMENT for a bad name, LIMIT. `wanted` as options_parse gave it. */
+enum status store_new(struct core *c, struct bytes name, const struct store_options *wanted, struct store **out,
+                      struct error *e) MUST_CHECK;
+/* Fails what is open, frees all. */
+void store_delete(struct store *s);
+struct store *store_find(const struct core *c, struct bytes name);
+struct store *store_at(const struct core *c, uint32_t id);
+
+/* ---- keys ---- */
+
+struct key *store_key_find(const struct store *s, const struct key_name *n);
+struct key *store_key_at(const struct store *s, uint64_t id);
+/* MIXED_KEYS when the store uses the other kind; a name that is no name. */
+enum status store_key_check(const struct store *s, const struct key_name *n, struct error *e) MUST_CHECK;
+/* Registers a new key (from key_new). */
+enum status store_key_add(struct store *s, struct key *k, struct error *e) MUST_CHECK;
+/* ROUND_OPEN unless forced; then open rounds fail, told. */
+enum status store_key_delete(struct store *s, struct key *k, bool force, struct error *e) MUST_CHECK;
+/* NO_KEY with the sentence. */
+enum status store_no_key(const struct store *s, const struct key_name *n, struct error *e);
+
+/* ---- workers ---- */
+
+/* Joins, or joins again with a higher epoch. */
+enum status store_join(struct store *s, const struct wire_id *id, uint32_t epoch, struct bytes name,
+                       struct worker **out, struct error *e) MUST_CHECK;
+void store_leave(struct store *s, struct worker *w);
+void store_worker_dies(struct store *s, struct worker *w);
+/* A dead worker is no longer waited for. */
+void store_dismiss(struct store *s, struct worker *w);
+/* The present member with the lowest rank; NULL: none. */
+struct worker *store_lowest(const struct store *s);
+/* What num_workers tells: the members, or until the job has started what was asked for. */
+uint32_t store_num_workers(const struct store *s);
+/* "2 of 4 workers have not joined; there are: ..." */
+void store_missing_joins(const struct store *s, struct buf *out);
+
+/* ---- the work ---- */
+
+/* May w push `step` of k now, and is it needed? *repeat: it has been recorded already. *late: its round is over. */
+enum status store_push_check(struct store *s, struct key *k, struct worker *w, uint64_t step, bool *repeat,
+                             bool *late, struct error *e) MUST_CHECK;
+/* A push is whole: records it. Takes the staging. */
+enum status store_push_record(struct staging *st, struct error *e) MUST_CHECK;
+/* Answers whether anything changed and the first version number under it. doc is held on success. */
+enum status store_set_updater(struct store *s, struct updater *u, bool *changed, uint64_t *version,
+                              struct error *e) MUST_CHECK;
+struct updater *store_updater(const struct store *s);        /* never NULL: what the next push is under */
+
+/* Arrives at a barrier. */
+enum status store_barrier(struct store *s, struct worker *w, struct bytes name, uint64_t *ticket,
+                          struct error *e) MUST_CHECK;
+void barriers_check(struct store *s);
+void barriers_fail(struct store *s, const struct error *why);
+void barrier_missing(const struct store *s, const struct barrier *b, struct buf *out);
+
+uint64_t store_tick(struct store *s, uint64_t now_ms);
+
+/* Bits by worker slot. */
+enum status bits_set(uint64_t **bits, size_t *words, uint32_t at, struct error *e) MUST_CHECK;
+static inline bool bits_get(const uint64_t *bits, size_t words, uint32_t at)
+{
+    return at / 64 < words && (bits[at / 64] >> (at % 64) & 1);
+}
+
+#endif

@@ -1,0 +1,208 @@
+#include "service/transport_common.h"
+
+#include "service/base/mem.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- the doors' common face ----------------------------------------------------------------------------------- */
+
+void transport_init(struct transport *t, const struct transport_ops *ops, const struct transport_config *config)
+{
+    t->ops = ops;
+    t->config = *config;
+    if (t->config.connections_max == 0) t->config.connections_max = CONNECTIONS_MAX;
+}
+
+const char *transport_url(const struct transport *t) { return t->url; }
+unsigned transport_port(const struct transport *t) { return t->port; }
+unsigned transport_connections(const struct transport *t) { return t->ops->connections(t); }
+uint64_t transport_refused(const struct transport *t) { return t->ops->refused(t); }
+uint64_t transport_tick(struct transport *t, uint64_t now_ms) { return t->ops->tick(t, now_ms); }
+void transport_drain(struct transport *t) { t->ops->drain(t); }
+bool transport_idle(const struct transport *t) { return t->ops->idle(t); }
+
+void transport_close(struct transport *t)
+{
+    if (t != NULL) t->ops->close(t);
+}
+
+/* ---- addresses ------------------------------------------------------------------------------------------------ */
+
+static enum status parse_port(const char *text, struct address *out, struct error *e)
+{
+    char *end;
+    unsigned long port = strtoul(text, &end, 10);
+
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || port > 65535)
+        return error_set(e, REASON_BAD_ARGUMENT, "\"%.40s\" is no port; 0 to 65535 are", text);
+    out->port = (unsigned)port;
+    return STATUS_OK;
+}
+
+static enum status parse_tcp(const char *rest, struct address *out, struct error *e)
+{
+    const char *colon = strrchr(rest, ':'), *start = rest;
+
+    if (colon == NULL || colon == rest)
+        return error_set(e, REASON_BAD_ARGUMENT, "\"tcp://%.200s\" has no port; tcp://HOST:PORT is expected", rest);
+    size_t size = (size_t)(colon - rest);
+    if (rest[0] == '[' && colon[-1] == ']') {
+        start++;
+        size -= 2;
+    }
+    if (size == 0 || size > HOST_SIZE_MAX)
+        return error_set(e, REASON_BAD_ARGUMENT, "a host name has 1 to %d bytes", HOST_SIZE_MAX);
+    memcpy(out->host, start, size);
+    out->host[size] = '\0';
+    return parse_port(colon + 1, out, e);
+}
+
+static enum status parse_path(const char *path, struct address *out, struct error *e)
+{
+    if (path[0] == '\0' || strlen(path) >= sizeof out->path)
+        return error_set(e, REASON_BAD_ARGUMENT, "the path of a Unix socket has 1 to %zu bytes", sizeof out->path - 1);
+    out->ipc = true;
+    strcpy(out->path, path);
+    return STATUS_OK;
+}
+
+enum status address_parse(const char *url, struct address *out, struct error *e)
+{
+    *out = (struct address){0};
+    if (strncmp(url, "tcp://", 6) == 0) return parse_tcp(url + 6, out, e);
+    if (strncmp(url, "ipc://", 6) == 0) return parse_path(url + 6, out, e);
+    if (strncmp(url, "unix://", 7) == 0) return parse_path(url + 7, out, e);
+    return error_set(e, REASON_BAD_ARGUMENT, "\"%.200s\" is no address of a door; tcp://HOST:PORT or ipc:///PATH is",
+                     url);
+}
+
+char *address_url(const struct address *a)
+{
+    char text[HOST_SIZE_MAX + 32];
+    int n;
+
+    if (a->ipc) n = snprintf(text, sizeof text, "ipc://%s", a->path);
+    else n = snprintf(text, sizeof text, strchr(a->host, ':') != NULL ? "tcp://[%s]:%u" : "tcp://%s:%u", a->host, a->port);
+    return mem_text(text, (size_t)n);
+}
+
+void address_of_peer(int fd, const struct sockaddr_storage *from, char out[TEXT_ADDRESS_SIZE])
+{
+    char host[NI_MAXHOST], port[NI_MAXSERV];
+    struct ucred who = {.pid = 0, .uid = (uid_t)-1};
+    socklen_t size = sizeof who;
+
+    if (from->ss_family == AF_UNIX) {
+        (void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
+        snprintf(out, TEXT_ADDRESS_SIZE, "unix:uid=%u,pid=%d", who.uid, who.pid);
+        return;
+    }
+    if (getnameinfo((const struct sockaddr *)from, sizeof *from, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+        snprintf(out, TEXT_ADDRESS_SIZE, "tcp://?");
+        return;
+    }
+    snprintf(out, TEXT_ADDRESS_SIZE, strchr(host, ':') != NULL ? "tcp://[%.100s]:%.8s" : "tcp://%.100s:%.8s", host, port);
+}
+
+/* ---- sockets -------------------------------------------------------------------------------------------------- */
+
+static int unix_address(const char *path, struct sockaddr_un *out)
+{
+    *out = (struct sockaddr_un){.sun_family = AF_UNIX};
+    memcpy(out->sun_path, path, strlen(path) + 1);       /* address_parse has measured it */
+    return socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+}
+
+/* Only a socket is ever removed, and only when connecting is refused: a full backlog answers EAGAIN and is alive. */
+enum status unix_path_clear(const char *path, struct error *e)
+{
+    struct sockaddr_un to;
+    struct stat file;
+    enum status s = STATUS_OK;
+
+    if (lstat(path, &file) != 0) return STATUS_OK;
+    if (!S_ISSOCK(file.st_mode))
+        return error_set(e, REASON_BAD_ARGUMENT, "%s exists and is no socket; give another path", path);
+    int fd = unix_address(path, &to);
+    if (fd < 0) return error_set(e, REASON_SYSTEM, "no socket: %s", strerror(errno));
+    if (connect(fd, (const struct sockaddr *)&to, sizeof to) == 0 || errno != ECONNREFUSED)
+        s = error_set(e, REASON_SYSTEM, "%s is in use by another process; end it or give another path", path);
+    else if (unlink(path) != 0)
+        s = error_set(e, REASON_SYSTEM, "the old socket %s cannot be removed: %s", path, strerror(errno));
+    close(fd);
+    return s;
+}
+
+static enum status bind_unix(struct address *a, int *out, struct error *e)
+{
+    struct sockaddr_un to;
+    int fd = unix_address(a->path, &to);
+
+    if (fd < 0) return error_set(e, REASON_SYSTEM, "no socket: %s", strerror(errno));
+    if (bind(fd, (const struct sockaddr *)&to, sizeof to) != 0) {
+        enum status s = error_set(e, REASON_SYSTEM, "cannot listen on %s: %s", a->path, strerror(errno));
+        close(fd);
+        return s;
+    }
+    *out = fd;
+    return STATUS_OK;
+}
+
+static int bind_one(const struct addrinfo *to)
+{
+    int on = 1, fd = socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    if (fd < 0) return -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, to->ai_addr, to->ai_addrlen) == 0) return fd;
+    int why = errno;
+    close(fd);
+    errno = why;
+    return -1;
+}
+
+static unsigned bound_port(int fd)
+{
+    struct sockaddr_storage at;
+    socklen_t size = sizeof at;
+
+    if (getsockname(fd, (struct sockaddr *)&at, &size) != 0) return 0;
+    if (at.ss_family == AF_INET6) return ntohs(((const struct sockaddr_in6 *)(const void *)&at)->sin6_port);
+    return ntohs(((const struct sockaddr_in *)(const void *)&at)->sin_port);
+}
+
+static enum status bind_tcp(struct address *a, int *out, struct error *e)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV,
+                                   .ai_family = strcmp(a->host, "*") == 0 ? AF_INET : AF_UNSPEC};
+    struct addrinfo *found = NULL;
+    char port[8];
+    int fd = -1;
+
+    snprintf(port, sizeof port, "%u", a->port);
+    int failed = getaddrinfo(strcmp(a->host, "*") == 0 ? NULL : a->host, port, &hints, &found);
+    if (failed != 0)
+        return error_set(e, REASON_BAD_ARGUMENT, "%s has no address: %s", a->host, gai_strerror(failed));
+    for (const struct addrinfo *to = found; to != NULL && fd < 0; to = to->ai_next) fd = bind_one(to);
+    int why = errno;
+    freeaddrinfo(found);
+    if (fd < 0)
+        return error_set(e, REASON_SYSTEM, "cannot listen on %s port %u: %s", a->host, a->port, strerror(why));
+    a->port = bound_port(fd);
+    *out = fd;
+    return STATUS_OK;
+}
+
+enum status address_bind(struct address *a, int *fd, struct error *e)
+{
+    return a->ipc ? bind_unix(a, fd, e) : bind_tcp(a, fd, e);
+}

@@ -1,0 +1,437 @@
+/* Our own engine: api/sp.h on sockets in the core's loop.
+ *
+ * Reading a connection leads into the server, and the server answers, detaches and discards on any connection from
+ * there. None of these calls writes or ends a connection: it puts that off to the loop's tasks, so no connection goes
+ * away, and no frame is done, under the server's feet. */
+#include "service/transport_common.h"
+
+#include "service/base/log.h"
+#include "service/base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum {
+    READ_TURN = 2 << 20,         /* of one connection, then others have their turn */
+    ACCEPT_TURN = 64,
+    SCAN_MS = 500,               /* how exactly deadlines are kept */
+    TRIM_MS = 10000,
+    KEEPALIVE_S = 30,            /* a silent peer is asked after so long, then twice more every third of it */
+    BACKLOG = 1024
+};
+
+struct door {
+    struct transport base;
+    struct address address;
+    struct watch listener;       /* fd -1: closed */
+    bool listening;
+    bool draining;
+    int reserve;                 /* a descriptor given up for refusing a connection when there are no others; or -1 */
+    struct list conns;
+    unsigned count;              /* of them */
+    uint64_t scan_ms;
+    uint64_t trim_ms;
+};
+
+struct conn {
+    struct list_node node;
+    struct watch watch;
+    struct loop_task task;       /* flush */
+    struct door *door;
+    struct sp_conn *sp;          /* NULL while the connection ends */
+    struct peer *peer;
+    bool paused;                 /* its queue is full; nothing is read until it is half empty */
+    bool resumed;                /* something may lie in sp that was read before the pause */
+    uint64_t moved_ms;           /* since when progress is what it is */
+    uint64_t progress;
+    char address[TEXT_ADDRESS_SIZE];
+};
+
+static struct door *door_of(struct transport *t) { return CONTAINER_OF(t, struct door, base); }
+
+/* ---- the end of a connection ---------------------------------------------------------------------------------- */
+
+static void listen_on(struct door *d, bool on)
+{
+    if (d->listener.fd < 0 || d->listening == on) return;
+    loop_change(d->base.config.loop, &d->listener, on ? EPOLLIN : 0);
+    d->listening = on;
+}
+
+/* Frames come back (done) while the peer is still there, then the server is told. */
+static void conn_free(struct conn *c)
+{
+    struct sp_conn *sp = c->sp;
+
+    if (sp != NULL) {
+        loop_remove(c->door->base.config.loop, &c->watch);
+        c->sp = NULL;
+        sp_free(sp);
+    }
+    server_peer_gone(c->peer);
+    list_remove(&c->task.node);
+    list_remove(&c->node);
+    c->door->count--;
+    listen_on(c->door, true);
+    mem_free(c);
+}
+
+/* The first fault at a door is worth a line, as it may tell of a port scanner or a wrong address; a flood is not. */
+static void count_fault(struct door *d, const char *address, const struct error *e)
+{
+    log_write(d->base.refused++ == 0 ? LOG_INFO : LOG_DEBUG, "door", "%s: %s is refused: %s", d->base.url, address,
+              e->text);
+}
+
+static void conn_end(struct conn *c, const struct error *e)
+{
+    if (e->reason == REASON_UNREACHABLE || e->reason == REASON_NO_MEMORY)
+        log_debug("door", "%s ends: %s", c->address, e->text);
+    else
+        count_fault(c->door, c->address, e);
+    conn_free(c);
+}
+
+/* ---- reading and writing -------------------------------------------------------------------------------------- */
+
+static void conn_watch(struct conn *c)
+{
+    uint32_t events = c->paused || c->door->draining ? 0 : EPOLLIN;
+
+    if (sp_wants_write(c->sp)) events |= EPOLLOUT;
+    loop_change(c->door->base.config.loop, &c->watch, events);
+}
+
+static void conn_pause(struct conn *c)
+{
+    if (!c->paused && sp_queued(c->sp) >= SEND_QUEUE_MAX) {
+        c->paused = true;
+    } else if (c->paused && sp_queued(c->sp) <= SEND_QUEUE_MAX / 2) {
+        c->paused = false;
+        c->resumed = true;
+        loop_later(c->door->base.config.loop, &c->task);
+    }
+}
+
+/* One turn of a connection. Answers to all requests of one read go out with one call, after it. */
+static void conn_turn(struct conn *c, bool readable)
+{
+    enum status s = STATUS_OK;
+    struct error e;
+
+    list_remove(&c->task.node);
+    if ((readable || c->resumed) && !c->paused && !c->door->draining) {
+        c->resumed = false;
+        s = sp_read(c->sp, READ_TURN, &e);
+    }
+    if (s == STATUS_OK && sp_wants_write(c->sp)) s = sp_write(c->sp, &e);
+    if (s != STATUS_OK) {
+        conn_end(c, &e);
+        return;
+    }
+    conn_pause(c);
+    conn_watch(c);
+}
+
+static void conn_ready(struct watch *w, uint32_t events)
+{
+    struct conn *c = CONTAINER_OF(w, struct conn, watch);
+    struct error e;
+
+    /* Nothing that would notice it is done with this connection now: neither reading nor writing. */
+    if ((events & (EPOLLHUP | EPOLLERR)) && c->watch.events == 0) {
+        (void)error_set(&e, REASON_UNREACHABLE, "the other side closed the connection");
+        conn_end(c, &e);
+        return;
+    }
+    conn_turn(c, (events & ~(uint32_t)EPOLLOUT) != 0);
+}
+
+static void conn_later(struct loop_task *t) { conn_turn(CONTAINER_OF(t, struct conn, task), false); }
+
+/* ---- between sp.h and the server ------------------------------------------------------------------------------ */
+
+static enum placement conn_place(void *ctx, const struct incoming *in, void **at)
+{
+    struct conn *c = ctx;
+    return server_place(c->peer, in, at);
+}
+
+static void conn_frame(void *ctx, const struct incoming *in)
+{
+    struct conn *c = ctx;
+    server_frame(c->peer, in);
+}
+
+static void conn_answer(void *link, struct outgoing *o)
+{
+    struct conn *c = link;
+
+    if (c->sp == NULL) {
+        o->done(o, false);
+        return;
+    }
+    sp_send(c->sp, o);
+    loop_later(c->door->base.config.loop, &c->task);
+}
+
+static void conn_detach(void *link, const void *owner)
+{
+    struct conn *c = link;
+    struct error e;
+
+    /* When it fails, the next write says so and ends the connection. */
+    if (c->sp != NULL && sp_detach(c->sp, owner, &e) != STATUS_OK)
+        loop_later(c->door->base.config.loop, &c->task);
+}
+
+static void conn_discard(void *link)
+{
+    struct conn *c = link;
+    if (c->sp != NULL) sp_discard(c->sp);
+}
+
+static const struct sp_handler conn_handler = {conn_place, conn_frame};
+static const struct peer_ops conn_ops = {
+    .door = "sp", .answer = conn_answer, .detach = conn_detach, .discard = conn_discard};
+
+/* ---- new connections ------------------------------------------------------------------------------------------ */
+
+static void set_tcp_options(int fd)
+{
+    const struct { int level, name, value; } options[] = {
+        {IPPROTO_TCP, TCP_NODELAY, 1},
+        {IPPROTO_TCP, TCP_USER_TIMEOUT, PROGRESS_MS},
+        {SOL_SOCKET, SO_KEEPALIVE, 1},
+        {IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_S},
+        {IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_S / 3},
+        {IPPROTO_TCP, TCP_KEEPCNT, 3},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
+        (void)setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof options[i].value);
+}
+
+/* Takes fd. */
+static enum status conn_new(struct door *d, int fd, const struct sockaddr_storage *from, struct error *e)
+{
+    struct conn *c = mem_zero(sizeof *c);
+    enum status s;
+
+    if (c == NULL) {
+        close(fd);
+        return error_set(e, REASON_NO_MEMORY, "no memory for a connection");
+    }
+    c->door = d;
+    c->task.run = conn_later;
+    c->moved_ms = d->base.config.now_ms();
+    c->watch = (struct watch){.fd = fd, .ready = conn_ready};
+    address_of_peer(fd, from, c->address);
+    if (!d->address.ipc) set_tcp_options(fd);
+    s = sp_new(fd, SP_REP, d->address.ipc, FRAME_SIZE_MAX, &conn_handler, c, &c->sp, e);
+    if (s != STATUS_OK) goto out;
+    s = server_peer_new(d->base.config.server, &conn_ops, c, c->address, &c->peer, e);
+    if (s != STATUS_OK) goto out;
+    s = loop_add(d->base.config.loop, &c->watch, EPOLLIN, e);
+    if (s != STATUS_OK) goto out;
+
+    list_append(&d->conns, &c->node);
+    d->count++;
+    loop_later(d->base.config.loop, &c->task);       /* our greeting */
+    c = NULL;
+out:
+    if (c != NULL) {
+        sp_free(c->sp);
+        if (c->peer != NULL) server_peer_gone(c->peer);
+        mem_free(c);
+    }
+    return s;
+}
+
+/* Without a free descriptor a waiting connection can be neither taken nor refused, and the listener would be ready
+ * for ever. The reserve is given up for the moment of refusing it; where that fails too, the listener rests. */
+static void refuse_without_descriptor(struct door *d)
+{
+    if (d->reserve >= 0) close(d->reserve);
+    int fd = accept4(d->listener.fd, NULL, NULL, SOCK_CLOEXEC);
+    if (fd >= 0) close(fd);
+    d->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || d->reserve < 0) listen_on(d, false);
+}
+
+static void take_connection(struct door *d, int fd, const struct sockaddr_storage *from)
+{
+    char address[TEXT_ADDRESS_SIZE];
+    struct error e;
+
+    if (d->count >= d->base.config.connections_max) {
+        (void)error_set(&e, REASON_LIMIT, "%u connections are open, no more are taken", d->count);
+        close(fd);
+    } else if (conn_new(d, fd, from, &e) == STATUS_OK) {
+        return;
+    }
+    address_of_peer(-1, from, address);
+    count_fault(d, address, &e);
+}
+
+static void listener_ready(struct watch *w, uint32_t events)
+{
+    struct door *d = CONTAINER_OF(w, struct door, listener);
+
+    (void)events;
+    for (int i = 0; i < ACCEPT_TURN && d->listening; i++) {
+        struct sockaddr_storage from = {0};
+        socklen_t size = sizeof from;
+        int fd = accept4(w->fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            take_connection(d, fd, &from);
+            continue;
+        }
+        switch (errno) {
+        case EINTR: case ECONNABORTED: case EPROTO: case EPERM:
+            break;                                   /* of that connection; the next may be good */
+        case EMFILE: case ENFILE:
+            d->base.refused++;
+            log_debug("door", "%s: no descriptor for a new connection", d->base.url);
+            refuse_without_descriptor(d);
+            break;
+        case EAGAIN:
+            return;
+        default:                                     /* memory; it is tried again with the next tick */
+            log_debug("door", "%s: no new connections now: %s", d->base.url, strerror(errno));
+            listen_on(d, false);
+            return;
+        }
+    }
+}
+
+/* ---- deadlines, drain, end ------------------------------------------------------------------------------------ */
+
+/* Whether c has outstayed a deadline; which one, in *e. */
+static bool conn_is_late(struct conn *c, uint64_t now_ms, struct error *e)
+{
+    uint64_t still_ms;
+
+    if (sp_progress(c->sp) != c->progress) {
+        c->progress = sp_progress(c->sp);
+        c->moved_ms = now_ms;
+    }
+    still_ms = now_ms - c->moved_ms;
+    if (!sp_greeted(c->sp)) {
+        if (still_ms < GREETING_MS) return false;
+        (void)error_set(e, REASON_DEADLINE, "no SP greeting within %d ms", GREETING_MS);
+        return true;
+    }
+    if (still_ms < PROGRESS_MS || (!sp_in_frame(c->sp) && !sp_wants_write(c->sp))) return false;
+    (void)error_set(e, REASON_DEADLINE, "a frame did not move for %d ms", PROGRESS_MS);
+    return true;
+}
+
+static uint64_t door_tick(struct transport *t, uint64_t now_ms)
+{
+    struct door *d = door_of(t);
+    bool trim = now_ms >= d->trim_ms;
+    struct error e;
+
+    if (now_ms < d->scan_ms) return d->scan_ms;
+    d->scan_ms = now_ms + SCAN_MS;
+    if (trim) d->trim_ms = now_ms + TRIM_MS;
+    if (d->reserve < 0) d->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    listen_on(d, true);
+    LIST_EACH(struct conn, c, node, &d->conns) {
+        if (trim) sp_trim(c->sp);
+        if (conn_is_late(c, now_ms, &e)) conn_end(c, &e);
+    }
+    return list_empty(&d->conns) && d->reserve >= 0 ? UINT64_MAX : d->scan_ms;
+}
+
+static void listener_close(struct door *d)
+{
+    if (d->listener.fd < 0) return;
+    loop_remove(d->base.config.loop, &d->listener);
+    close(d->listener.fd);
+    d->listener.fd = -1;
+    d->listening = false;
+    if (d->address.ipc) unlink(d->address.path);
+}
+
+static void door_drain(struct transport *t)
+{
+    struct door *d = door_of(t);
+
+    listener_close(d);
+    d->draining = true;
+    LIST_EACH(struct conn, c, node, &d->conns) conn_watch(c);
+}
+
+static bool door_idle(const struct transport *t)
+{
+    struct door *d = CONTAINER_OF(t, struct door, base);
+
+    LIST_EACH(struct conn, c, node, &d->conns)
+        if (sp_queued(c->sp) > 0) return false;
+    return true;
+}
+
+static unsigned door_connections(const struct transport *t) { return CONTAINER_OF(t, struct door, base)->count; }
+static uint64_t door_refused(const struct transport *t) { return t->refused; }
+
+static void door_close(struct transport *t)
+{
+    struct door *d = door_of(t);
+
+    listener_close(d);
+    for (struct conn *c; (c = LIST_FIRST(struct conn, node, &d->conns)) != NULL;) conn_free(c);
+    if (d->reserve >= 0) close(d->reserve);
+    mem_free(d->base.url);
+    mem_free(d);
+}
+
+static const struct transport_ops door_ops = {door_tick, door_drain, door_idle, door_connections, door_refused,
+                                              door_close};
+
+static enum status door_listen(struct door *d, struct error *e)
+{
+    enum status s = d->address.ipc ? unix_path_clear(d->address.path, e) : STATUS_OK;
+
+    if (s == STATUS_OK) s = address_bind(&d->address, &d->listener.fd, e);
+    if (s != STATUS_OK) return s;
+    if (listen(d->listener.fd, BACKLOG) != 0)
+        return error_set(e, REASON_SYSTEM, "cannot listen: %s", strerror(errno));
+    s = loop_add(d->base.config.loop, &d->listener, EPOLLIN, e);
+    d->listening = s == STATUS_OK;
+    return s;
+}
+
+enum status transport_sp_open(const struct transport_config *config, const char *url, struct transport **out,
+                              struct error *e)
+{
+    struct door *d = mem_zero(sizeof *d);
+    enum status s;
+
+    if (d == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a door");
+    transport_init(&d->base, &door_ops, config);
+    list_init(&d->conns);
+    d->listener = (struct watch){.fd = -1, .ready = listener_ready};
+    d->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    s = address_parse(url, &d->address, e);
+    if (s != STATUS_OK) goto out;
+    s = door_listen(d, e);
+    if (s != STATUS_OK) goto out;
+    d->base.port = d->address.port;
+    d->base.url = address_url(&d->address);
+    if (d->base.url == NULL) {
+        s = error_set(e, REASON_NO_MEMORY, "no memory for a door's address");
+        goto out;
+    }
+    *out = &d->base;
+    d = NULL;
+out:
+    if (d != NULL) door_close(&d->base);
+    return s;
+}

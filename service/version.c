@@ -1,0 +1,186 @@
+#include "service/version.h"
+
+#include "service/base/mem.h"
+#include "service/key.h"
+#include "service/store.h"
+
+#include <assert.h>
+
+static void free_buffer(struct version *v)
+{
+    struct core *c = v->key->core;
+
+    core_mem_free(c, &v->mem);
+    if (v->pin != NULL) device_pin_free(c->device, v->pin);
+    v->pin = NULL;
+    v->host = NULL;
+}
+
+static void retire(struct version *v)
+{
+    struct key *k = v->key;
+
+    list_remove(&v->node);
+    if (list_empty(&k->spares) && !k->deleted) {
+        /* The copy for readers is one of the old bytes. */
+        v->host = v->mem.host;
+        list_append(&k->spares, &v->node);
+        return;
+    }
+    free_buffer(v);
+    k->buffers--;
+    mem_free(v);
+}
+
+static enum status version_new(struct key *k, struct version **out, struct error *e)
+{
+    struct version *v = mem_zero(sizeof *v);
+    enum status s;
+
+    if (v == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a version");
+    s = core_mem_new(k->core, (size_t)k->shape.size, &v->mem, e);
+    if (s != STATUS_OK) {
+        mem_free(v);
+        return s;
+    }
+    v->key = k;
+    v->host = v->mem.host;
+    k->buffers++;
+    *out = v;
+    return STATUS_OK;
+}
+
+/* Takes the memory of the oldest version that only readers want. Its struct lives on, without memory, until the last
+ * of them has let go. A version whose copy down is under way cannot be taken. */
+static enum status take_from_readers(struct key *k, struct version **out, struct error *e)
+{
+    struct version *oldest = NULL, *v;
+
+    LIST_EACH(struct version, old, node, &k->versions)
+        if (oldest == NULL && old != k->current && !old->fetching) oldest = old;
+    if (oldest == NULL)
+        return error_set(e, REASON_NO_MEMORY, "no buffer for the next version of a key: %u are held", k->buffers);
+    v = mem_zero(sizeof *v);
+    if (v == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a version");
+    list_remove(&oldest->node);
+    oldest->revoked = true;
+    k->core->counters.versions_revoked++;
+    version_hold(oldest); /* the readers may all let go at once */
+    if (k->core->detach != NULL) k->core->detach(k->core->hook_ctx, oldest);
+    v->key = k;
+    v->mem = oldest->mem;
+    v->pin = oldest->pin;
+    v->host = v->mem.host;
+    oldest->mem = (struct dmem){0};
+    oldest->pin = NULL;
+    oldest->host = NULL;
+    version_drop(oldest);
+    *out = v;
+    return STATUS_OK;
+}
+
+enum status version_acquire(struct key *k, struct version **out, struct error *e)
+{
+    struct version *v = LIST_FIRST(struct version, node, &k->spares);
+
+    if (v != NULL) {
+        list_remove(&v->node);
+        *out = v;
+        return STATUS_OK;
+    }
+    if (k->buffers < k->store->options.versions_max && version_new(k, out, e) == STATUS_OK) return STATUS_OK;
+    return take_from_readers(k, out, e);
+}
+
+void version_publish(struct key *k, struct version *v, uint64_t number)
+{
+    struct version *old = k->current;
+
+    v->number = number;
+    list_append(&k->versions, &v->node);
+    k->current = v;
+    if (old != NULL && old->holds == 0 && !old->fetching) retire(old);
+}
+
+void version_release(struct version *v)
+{
+    retire(v);
+}
+
+struct version *version_hold(struct version *v)
+{
+    key_hold(v->key);
+    v->holds++;
+    return v;
+}
+
+void version_drop(struct version *v)
+{
+    if (v == NULL) return;
+    struct key *k = v->key;
+    assert(v->holds > 0);
+    if (--v->holds == 0) {
+        if (v->revoked) mem_free(v);
+        else if (v != k->current && !v->fetching) retire(v);
+    }
+    key_drop(k);
+}
+
+struct version *version_find(struct key *k, uint64_t number)
+{
+    LIST_EACH(struct version, v, node, &k->versions)
+        if (v->number == number) return v;
+    return NULL;
+}
+
+/* ---- the copy for readers, where the CPU cannot reach the device's memory ---------------------------------------- */
+
+void version_fetch(struct version *v, struct task *t)
+{
+    struct key *k = v->key;
+    enum status s = STATUS_OK;
+    void *pin = v->pin;
+
+    if (v->host != NULL) {
+        t->run(t, STATUS_OK);
+        return;
+    }
+    if (!v->fetching) {
+        if (pin == NULL) s = device_pin_new(k->core->device, (size_t)k->shape.size, &pin, NULL);
+        if (s == STATUS_OK) {
+            v->pin = pin;
+            s = device_download(k->queue, pin, v->mem, 0, (size_t)k->shape.size);
+        }
+        if (s != STATUS_OK) {
+            t->run(t, s);
+            return;
+        }
+        v->fetching = true;
+        k->core->counters.copies_down++;
+    }
+    core_after(k->core, k->queue_index, t);
+}
+
+void version_fetched(struct version *v)
+{
+    if (v->revoked || v->host != NULL) return;
+    v->fetching = false;
+    v->host = v->pin;
+}
+
+void version_free_all(struct key *k)
+{
+    LIST_EACH(struct version, v, node, &k->spares) {
+        list_remove(&v->node);
+        free_buffer(v);
+        mem_free(v);
+    }
+    LIST_EACH(struct version, v, node, &k->versions) {
+        assert(v->holds == 0);
+        list_remove(&v->node);
+        free_buffer(v);
+        mem_free(v);
+    }
+    k->buffers = 0;
+    k->current = NULL;
+}

@@ -1,0 +1,1036 @@
+/* What every device must do, run on each of a table of devices; then what single ones promise beside that. */
+#include "gpu/device.h"
+#include "service/base/mem.h"
+#include "tests/lib/faulty_device.h"
+#include "tests/lib/late_device.h"
+#include "tests/lib/test.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+/* One element of a rule at a time, to compare bits with. */
+#define REAL float
+#define REAL_ROOT sqrtf
+#define NAME(x) x##_f32
+#include "gpu/rules.h"
+#undef REAL
+#undef REAL_ROOT
+#undef NAME
+#define REAL double
+#define REAL_ROOT sqrt
+#define NAME(x) x##_f64
+#include "gpu/rules.h"
+#undef REAL
+#undef REAL_ROOT
+#undef NAME
+
+enum { CPU, LATE, FAULTY };
+
+static const struct {
+    int kind;
+    unsigned n;              /* threads, or the seed */
+} devices[] = {{CPU, 1}, {CPU, 2}, {CPU, 4}, {LATE, 1}, {LATE, 2}, {LATE, 3}, {FAULTY, 2}};
+
+enum { DEVICES = sizeof devices / sizeof devices[0] };
+
+static struct error error;
+
+static struct device *device_open(int kind, unsigned n)
+{
+    struct device *d = NULL, *outer = NULL;
+
+    if (kind == LATE) CHECK_OK(late_device_new(n, &d, &error), &error);
+    else CHECK_OK(cpu_device_new(n, &d, &error), &error);
+    if (kind != FAULTY) return d;
+    CHECK_OK(faulty_device_new(d, &outer, &error), &error);
+    return outer;
+}
+
+static void on_each_device(void (*body)(struct device *d))
+{
+    for (unsigned i = 0; i < DEVICES; i++) {
+        int64_t before = mem_live();
+        struct device *d = device_open(devices[i].kind, devices[i].n);
+        body(d);
+        CHECK_EQ(d->bytes_held, 0);
+        device_free(d);
+        CHECK_EQ(mem_live(), before);
+    }
+}
+
+#define DEVICE_TEST(name)                                  \
+    static void on_device_##name(struct device *d);        \
+    TEST(name) { on_each_device(on_device_##name); }       \
+    static void on_device_##name(struct device *d)
+
+/* ---- helpers ---------------------------------------------------------------------------------------------------- */
+
+static struct queue *open_queue(struct device *d)
+{
+    struct queue *q = NULL;
+    CHECK_OK(device_queue_new(d, &q, &error), &error);
+    return q;
+}
+
+static struct dmem room(struct device *d, size_t size)
+{
+    struct dmem m;
+    CHECK_OK(device_mem_new(d, size, &m, &error), &error);
+    return m;
+}
+
+static void finish(struct queue *q)
+{
+    uint64_t mark;
+    CHECK_EQ(device_record(q, &mark), STATUS_OK);
+    CHECK_EQ(device_wait(q, mark), STATUS_OK);
+}
+
+static struct dmem bring(struct queue *q, const void *from, size_t size)
+{
+    struct dmem m = room(q->device, size);
+    CHECK_EQ(device_upload(q, m, 0, from, size), STATUS_OK);
+    finish(q);
+    return m;
+}
+
+static void fetch(struct queue *q, void *to, struct dmem from, size_t size)
+{
+    CHECK_EQ(device_download(q, to, from, 0, size), STATUS_OK);
+    finish(q);
+}
+
+static void *host_room(size_t size)
+{
+    void *p = mem_zero(size);
+    CHECK(p != NULL);
+    return p;
+}
+
+/* Numbers that fit every type and whose sums of a few are exact in f32. */
+static void set(enum dtype t, void *at, size_t i, int64_t v)
+{
+    switch (t) {
+    case DTYPE_f32: ((float *)at)[i] = (float)v / 8; break;
+    case DTYPE_f64: ((double *)at)[i] = (double)v / 7; break;
+    case DTYPE_i8: ((int8_t *)at)[i] = (int8_t)v; break;
+    case DTYPE_u8: ((uint8_t *)at)[i] = (uint8_t)v; break;
+    case DTYPE_i32: ((int32_t *)at)[i] = (int32_t)v; break;
+    default: ((int64_t *)at)[i] = v; break;
+    }
+}
+
+static int64_t integer(enum dtype t, const void *at, size_t i)
+{
+    switch (t) {
+    case DTYPE_i8: return ((const int8_t *)at)[i];
+    case DTYPE_u8: return ((const uint8_t *)at)[i];
+    case DTYPE_i32: return ((const int32_t *)at)[i];
+    default: return ((const int64_t *)at)[i];
+    }
+}
+
+static void set_random(enum dtype t, void *at, size_t count, uint64_t *random)
+{
+    for (size_t i = 0; i < count; i++) set(t, at, i, (int64_t)(rng_next(random) % 31));
+}
+
+/* The types that are computed with. */
+static const enum dtype types[] = {DTYPE_f32, DTYPE_f64, DTYPE_i8, DTYPE_u8, DTYPE_i32, DTYPE_i64};
+enum { TYPES = sizeof types / sizeof types[0], LARGE = (1 << 20) + 3, MIDDLE = 3 * (64 << 10) + 5 };
+
+/* ---- memory and copies ------------------------------------------------------------------------------------------ */
+
+DEVICE_TEST(what_is_uploaded_comes_back_from_any_offset)
+{
+    struct queue *q = open_queue(d);
+    struct dmem m = room(d, 300);
+    char in[200], out[100] = {0};
+
+    for (size_t i = 0; i < sizeof in; i++) in[i] = (char)i;
+    CHECK_EQ(device_zero(q, m, 300), STATUS_OK);
+    CHECK_EQ(device_upload(q, m, 7, in, 200), STATUS_OK);
+    CHECK_EQ(device_download(q, out, m, 19, 100), STATUS_OK);
+    finish(q);
+    CHECK(memcmp(out, in + 12, 100) == 0);
+    CHECK_EQ(device_download(q, out, m, 206, 94), STATUS_OK);
+    finish(q);
+    CHECK_EQ(out[0], in[199]);
+    for (size_t i = 1; i < 94; i++) CHECK_EQ(out[i], 0);
+    device_mem_free(&m);
+    device_queue_free(q);
+}
+
+DEVICE_TEST(large_copies_are_whole)
+{
+    size_t size = (5u << 20) + 11;
+    struct queue *q = open_queue(d);
+    struct dmem a = room(d, size), b = room(d, size);
+    unsigned char *in = host_room(size), *out = host_room(size);
+
+    for (size_t i = 0; i < size; i++) in[i] = (unsigned char)(i * 7 + i / 251);
+    CHECK_EQ(device_upload(q, a, 0, in, size), STATUS_OK);
+    CHECK_EQ(device_zero(q, b, size), STATUS_OK);
+    CHECK_EQ(device_copy(q, b, a, size - 5), STATUS_OK);
+    fetch(q, out, b, size);
+    CHECK(memcmp(out, in, size - 5) == 0);
+    for (size_t i = size - 5; i < size; i++) CHECK_EQ(out[i], 0);
+    device_mem_free(&a), device_mem_free(&b);
+    device_queue_free(q);
+    mem_free(in), mem_free(out);
+}
+
+DEVICE_TEST(memory_is_aligned_and_counted)
+{
+    struct dmem a = room(d, 1), b = room(d, 1000), none = {0};
+    void *pin;
+
+    CHECK_EQ((uintptr_t)a.at % DMEM_ALIGN, 0);
+    CHECK_EQ((uintptr_t)b.at % DMEM_ALIGN, 0);
+    CHECK_EQ(d->bytes_held, 1001);
+    device_mem_free(&a);
+    CHECK_EQ(d->bytes_held, 1000);
+    CHECK(a.device == NULL && a.at == NULL && a.size == 0);
+    device_mem_free(&b);
+    device_mem_free(&none);
+    a = room(d, 0);
+    CHECK_EQ(a.size, 1);
+    device_mem_free(&a);
+    CHECK_OK(device_pin_new(d, 5000, &pin, &error), &error);
+    memset(pin, 1, 5000);
+    device_pin_free(d, pin);
+    device_pin_free(d, NULL);
+}
+
+/* ---- order ------------------------------------------------------------------------------------------------------ */
+
+DEVICE_TEST(marks_rise_and_pass_in_order)
+{
+    size_t count = MIDDLE;
+    struct queue *q = open_queue(d);
+    struct dmem m = room(d, count * 4);
+    uint64_t mark[6], passed = 99, before = 0;
+
+    CHECK_EQ(device_passed(q, &passed), STATUS_OK);
+    CHECK_EQ(passed, 0);
+    CHECK_EQ(device_wait(q, 0), STATUS_OK);
+    for (int i = 0; i < 6; i++) {
+        CHECK_EQ(device_zero(q, m, i % 2 ? 16 : count * 4), STATUS_OK);
+        CHECK_EQ(device_record(q, &mark[i]), STATUS_OK);
+        CHECK(i == 0 || mark[i] > mark[i - 1]);
+    }
+    CHECK_EQ(device_wait(q, mark[3]), STATUS_OK);
+    CHECK_EQ(device_passed(q, &before), STATUS_OK);
+    CHECK(before >= mark[3] && before <= mark[5]);
+    CHECK_EQ(device_wait(q, mark[5]), STATUS_OK);
+    CHECK_EQ(device_wait(q, mark[0]), STATUS_OK);
+    CHECK_EQ(device_passed(q, &passed), STATUS_OK);
+    CHECK_EQ(passed, mark[5]);
+    device_mem_free(&m);
+    device_queue_free(q);
+}
+
+DEVICE_TEST(passed_comes_to_every_mark_without_waiting)
+{
+    struct queue *q = open_queue(d);
+    struct dmem m = room(d, 4 * MIDDLE);
+    uint64_t mark, passed = 0;
+
+    for (int i = 0; i < 5; i++) CHECK_EQ(device_zero(q, m, 4 * MIDDLE), STATUS_OK);
+    CHECK_EQ(device_record(q, &mark), STATUS_OK);
+    while (passed < mark) CHECK_EQ(device_passed(q, &passed), STATUS_OK);
+    device_mem_free(&m);
+    device_queue_free(q);
+}
+
+/* Random programs over a few queues and buffers, in which each call awaits what it depends on, against the same
+ * program done at once on the host. */
+enum { QUEUES = 3, BUFFERS = 5, PROGRAM = 60 };
+
+struct machine {
+    struct queue *q[QUEUES];
+    struct dmem buffer[BUFFERS];
+    float *model[BUFFERS], *source, *out;
+    uint64_t mark[QUEUES];           /* of the queue's last call */
+    int writer[BUFFERS];             /* queue, or -1 */
+    uint64_t written[BUFFERS];
+    uint64_t read[BUFFERS][QUEUES];
+    size_t count;
+    uint64_t random;
+    uint32_t flags;
+    bool careless;                   /* leaves the awaits out */
+};
+
+static void depend(struct machine *m, int q, int buffer, bool write)
+{
+    if (m->careless) return;
+    if (m->writer[buffer] >= 0)
+        CHECK_EQ(device_await(m->q[q], m->q[m->writer[buffer]], m->written[buffer]), STATUS_OK);
+    for (int other = 0; write && other < QUEUES; other++)
+        CHECK_EQ(device_await(m->q[q], m->q[other], m->read[buffer][other]), STATUS_OK);
+}
+
+static void program_call(struct machine *m, int q, int to, int from, unsigned kind, size_t count)
+{
+    switch (kind) {
+    case 0:
+        CHECK_EQ(device_copy(m->q[q], m->buffer[to], m->buffer[from], count * 4), STATUS_OK);
+        memcpy(m->model[to], m->model[from], count * 4);
+        break;
+    case 1:
+        CHECK_EQ(device_upload(m->q[q], m->buffer[to], 4, m->source, (count - 1) * 4), STATUS_OK);
+        memcpy(m->model[to] + 1, m->source, (count - 1) * 4);
+        break;
+    default:
+        CHECK_EQ(device_add(m->q[q], m->buffer[to], m->buffer[from], DTYPE_f32, count, &m->flags), STATUS_OK);
+        for (size_t i = 0; i < count; i++) m->model[to][i] += m->model[from][i];
+    }
+}
+
+static void program_step(struct machine *m)
+{
+    int q = (int)(rng_next(&m->random) % QUEUES), to = (int)(rng_next(&m->random) % BUFFERS);
+    int from = (to + 1 + (int)(rng_next(&m->random) % (BUFFERS - 1))) % BUFFERS;
+    size_t count = rng_next(&m->random) % 2 ? m->count : 50;
+
+    depend(m, q, from, false);
+    depend(m, q, to, true);
+    program_call(m, q, to, from, (unsigned)(rng_next(&m->random) % 3), count);
+    CHECK_EQ(device_record(m->q[q], &m->mark[q]), STATUS_OK);
+    m->writer[to] = q;
+    m->written[to] = m->mark[q];
+    m->read[from][q] = m->mark[q];
+}
+
+static void machine_open(struct machine *m, struct device *d, uint64_t seed, size_t count)
+{
+    *m = (struct machine){.count = count, .random = seed};
+    m->source = host_room(count * 4);
+    m->out = host_room(count * 4);
+    set_random(DTYPE_f32, m->source, count, &m->random);
+    for (int i = 0; i < QUEUES; i++) m->q[i] = open_queue(d);
+    for (int i = 0; i < BUFFERS; i++) {
+        m->writer[i] = -1;
+        m->model[i] = host_room(count * 4);
+        set_random(DTYPE_f32, m->model[i], count, &m->random);
+        m->buffer[i] = bring(m->q[0], m->model[i], count * 4);
+    }
+}
+
+/* Closes; answers whether the device came to what the host did. */
+static bool machine_agrees(struct machine *m)
+{
+    bool same = true;
+
+    for (int i = 0; i < QUEUES; i++) finish(m->q[i]);
+    for (int i = 0; i < BUFFERS; i++) {
+        fetch(m->q[0], m->out, m->buffer[i], m->count * 4);
+        same = same && memcmp(m->out, m->model[i], m->count * 4) == 0;
+        device_mem_free(&m->buffer[i]);
+        mem_free(m->model[i]);
+    }
+    for (int i = 0; i < QUEUES; i++) device_queue_free(m->q[i]);
+    mem_free(m->source);
+    mem_free(m->out);
+    return same;
+}
+
+DEVICE_TEST(queues_are_in_order_and_awaits_are_respected)
+{
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        struct machine m;
+        machine_open(&m, d, seed, seed % 2 ? 200 : MIDDLE);
+        for (int i = 0; i < PROGRAM; i++) program_step(&m);
+        CHECK(machine_agrees(&m));
+    }
+}
+
+TEST(the_late_device_finds_forgotten_awaits)
+{
+    unsigned found = 0;
+
+    for (unsigned seed = 1; seed <= 10; seed++) {
+        struct device *d = device_open(LATE, seed);
+        struct machine m;
+        machine_open(&m, d, seed, 60);
+        m.careless = true;
+        for (int i = 0; i < PROGRAM; i++) program_step(&m);
+        found += !machine_agrees(&m);
+        device_free(d);
+    }
+    CHECK(found >= 8);
+}
+
+/* b is held up by c, so that its await of a still stands when a goes. */
+DEVICE_TEST(a_queue_may_go_while_others_await_its_marks)
+{
+    struct queue *a = open_queue(d), *b = open_queue(d), *c = open_queue(d);
+    struct dmem m = room(d, 4 * MIDDLE), busy = room(d, 4 * LARGE);
+    uint64_t mark, late;
+    char byte = 1;
+
+    for (int i = 0; i < 20; i++) CHECK_EQ(device_zero(c, busy, 4 * LARGE), STATUS_OK);
+    CHECK_EQ(device_record(c, &late), STATUS_OK);
+    CHECK_EQ(device_zero(a, m, 4 * MIDDLE), STATUS_OK);
+    CHECK_EQ(device_record(a, &mark), STATUS_OK);
+    CHECK_EQ(device_await(b, c, late), STATUS_OK);
+    CHECK_EQ(device_await(b, a, mark), STATUS_OK);
+    CHECK_EQ(device_upload(b, m, 0, "x", 1), STATUS_OK);
+    CHECK_EQ(device_download(b, &byte, m, 0, 1), STATUS_OK);
+    device_queue_free(a);
+    device_queue_free(c);
+    finish(b);
+    CHECK_EQ(byte, 'x');
+    device_queue_free(b);
+    device_mem_free(&m), device_mem_free(&busy);
+}
+
+static void count_up(void *ctx) { atomic_fetch_add((atomic_int *)ctx, 1); }
+
+TEST(a_mark_that_passes_on_its_own_is_told)
+{
+    for (unsigned i = 0; i < DEVICES; i++) {
+        struct device *d = device_open(devices[i].kind, devices[i].n);
+        atomic_int told = 0;
+        d->notify = count_up;
+        d->notify_ctx = &told;
+        struct queue *q = open_queue(d);
+        struct dmem m = room(d, 4 * LARGE);
+        uint64_t mark, passed = 0;
+        CHECK_EQ(device_zero(q, m, 4 * LARGE), STATUS_OK);
+        CHECK_EQ(device_record(q, &mark), STATUS_OK);
+        while (passed < mark) CHECK_EQ(device_passed(q, &passed), STATUS_OK);
+        device_queue_free(q);
+        device_mem_free(&m);
+        device_free(d);
+        CHECK(atomic_load(&told) > 0 || devices[i].kind == CPU);
+        if (devices[i].kind == CPU) CHECK(atomic_load(&told) <= 1);
+    }
+}
+
+/* ---- sums ------------------------------------------------------------------------------------------------------- */
+
+static void widen_and_add(struct queue *q, enum dtype t, size_t count)
+{
+    size_t size = count * dtype_size(t), sum_size = count * dtype_size(dtype_sum(t));
+    char *x = host_room(size), *y = host_room(size), *got = host_room(sum_size), *want = host_room(sum_size);
+    uint64_t random = count;
+    uint32_t flags = 0;
+
+    set_random(t, x, count, &random);
+    set_random(t, y, count, &random);
+    for (size_t i = 0; i < count; i++) {
+        if (t == DTYPE_f32) ((float *)want)[i] = ((float *)x)[i] + ((float *)y)[i];
+        else if (t == DTYPE_f64) ((double *)want)[i] = ((double *)x)[i] + ((double *)y)[i];
+        else ((int64_t *)want)[i] = integer(t, x, i) + integer(t, y, i);
+    }
+    struct dmem a = bring(q, x, size), b = bring(q, y, size), sum = room(q->device, sum_size);
+    CHECK_EQ(device_widen(q, sum, a, t, count), STATUS_OK);
+    CHECK_EQ(device_add(q, sum, b, t, count, &flags), STATUS_OK);
+    fetch(q, got, sum, sum_size);
+    CHECK(memcmp(got, want, sum_size) == 0);
+    CHECK_EQ(flags, 0);
+    device_mem_free(&a), device_mem_free(&b), device_mem_free(&sum);
+    mem_free(x), mem_free(y), mem_free(got), mem_free(want);
+}
+
+DEVICE_TEST(widen_and_add_are_right_for_every_type_and_size)
+{
+    struct queue *q = open_queue(d);
+
+    for (int t = 0; t < TYPES; t++) {
+        for (size_t count = 1; count <= 100; count++) widen_and_add(q, types[t], count);
+        widen_and_add(q, types[t], t < 3 ? LARGE : MIDDLE);
+    }
+    device_queue_free(q);
+}
+
+DEVICE_TEST(a_sum_that_leaves_i64_is_told)
+{
+    struct queue *q = open_queue(d);
+    int64_t sum[3] = {INT64_MAX - 1, INT64_MIN, 0}, one[3] = {1, 0, INT64_MIN}, more[3] = {1, 0, 0};
+    int64_t less[3] = {0, -1, 0};
+    struct dmem s = bring(q, sum, 24), a = bring(q, one, 24), b = bring(q, more, 24), c = bring(q, less, 24);
+    uint32_t flags = 0, again = 0;
+
+    CHECK_EQ(device_add(q, s, a, DTYPE_i64, 3, &flags), STATUS_OK);
+    finish(q);
+    CHECK_EQ(flags, 0);
+    CHECK_EQ(device_add(q, s, b, DTYPE_i64, 3, &flags), STATUS_OK);
+    CHECK_EQ(device_upload(q, s, 0, sum, 24), STATUS_OK);
+    CHECK_EQ(device_add(q, s, c, DTYPE_i64, 3, &again), STATUS_OK);
+    finish(q);
+    CHECK_EQ(flags, WORK_OVERFLOW);
+    CHECK_EQ(again, WORK_OVERFLOW);
+    device_mem_free(&s), device_mem_free(&a), device_mem_free(&b), device_mem_free(&c);
+    device_queue_free(q);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------ */
+
+static void (*const element_f32[RULE_COUNT])(const float *, float, float *, float *) = {
+#define ELEMENT(name, slots, slot0, slot1) [RULE_##name] = rule_##name##_f32,
+    RULES(ELEMENT)
+#undef ELEMENT
+};
+static void (*const element_f64[RULE_COUNT])(const double *, double, double *, double *) = {
+#define ELEMENT(name, slots, slot0, slot1) [RULE_##name] = rule_##name##_f64,
+    RULES(ELEMENT)
+#undef ELEMENT
+};
+
+/* Where a step's result goes, and which of its inputs are there. */
+enum { TO_NEW, TO_FROM, TO_SUM, TO_LAST, TO_COUNT };
+enum { SUM_ONLY = 1, LAST_ONLY = 2, BOTH = 3 };
+
+struct trial {
+    enum rule_id rule;
+    enum dtype type;
+    size_t count;
+    int inputs, to;
+};
+
+/* A step on host arrays, element by element; w becomes the result. */
+static void expect(const struct trial *x, const struct rule_scalars *a, const char *sum, const char *last, char *w,
+                   char *const slots[2])
+{
+    for (size_t i = 0; i < x->count; i++) {
+        if (x->type == DTYPE_f32) {
+            float g = (x->inputs & SUM_ONLY ? ((const float *)sum)[i] : 0), s[2], v[RULE_SCALARS_MAX];
+            if (x->inputs & LAST_ONLY) g = x->inputs == BOTH ? g + ((const float *)last)[i] : ((const float *)last)[i];
+            for (int k = 0; k < 2; k++) s[k] = ((float *)slots[k])[i];
+            for (int k = 0; k < RULE_SCALARS_MAX; k++) v[k] = (float)a->v[k];
+            element_f32[x->rule](v, g, &((float *)w)[i], s);
+            for (int k = 0; k < 2; k++) ((float *)slots[k])[i] = s[k];
+        } else if (x->type == DTYPE_f64) {
+            double g = (x->inputs & SUM_ONLY ? ((const double *)sum)[i] : 0), s[2];
+            if (x->inputs & LAST_ONLY) g = x->inputs == BOTH ? g + ((const double *)last)[i] : ((const double *)last)[i];
+            for (int k = 0; k < 2; k++) s[k] = ((double *)slots[k])[i];
+            element_f64[x->rule](a->v, g, &((double *)w)[i], s);
+            for (int k = 0; k < 2; k++) ((double *)slots[k])[i] = s[k];
+        } else {
+            int64_t g = (x->inputs & SUM_ONLY ? ((const int64_t *)sum)[i] : 0);
+            if (x->inputs & LAST_ONLY) g += integer(x->type, last, i);
+            int64_t r = x->rule == RULE_assign ? g : x->rule == RULE_add ? g + integer(x->type, w, i) : g / 3;
+            set(x->type, w, i, r);
+        }
+    }
+}
+
+/* Scalars that make every rule do something to every element, and no NaN. */
+static struct rule_scalars some_scalars(enum rule_id r)
+{
+    struct rule_scalars a = {{0.7, 1.5, 0.01, 0.1, 0.9, 0.1, 0.99, 0.01, 1e-3}};
+
+    if (r == RULE_average) a.v[AVERAGE_CONTRIBUTORS] = 3;
+    return a;
+}
+
+static void one_step(struct queue *q, const struct trial *x)
+{
+    size_t size = x->count * dtype_size(x->type), sum_size = x->count * dtype_size(dtype_sum(x->type));
+    char *sum = host_room(sum_size), *last = host_room(size), *w = host_room(size), *got = host_room(sum_size);
+    char *slots[2] = {host_room(sum_size), host_room(sum_size)};
+    uint64_t random = x->count;
+    uint32_t flags = 0;
+    struct step s = {.rule = x->rule, .scalars = some_scalars(x->rule), .type = x->type, .count = x->count,
+                     .flags = &flags};
+
+    set_random(dtype_sum(x->type), sum, x->count, &random);
+    set_random(x->type, last, x->count, &random);
+    set_random(x->type, w, x->count, &random);
+    for (int k = 0; k < 2; k++) set_random(dtype_sum(x->type), slots[k], x->count, &random);
+    struct dmem from = bring(q, w, size), to = room(q->device, size);
+    struct dmem sum_there = bring(q, sum, sum_size), last_there = bring(q, last, size);
+    struct dmem slot_there[2] = {bring(q, slots[0], sum_size), bring(q, slots[1], sum_size)};
+    if (x->inputs & SUM_ONLY) s.sum = sum_there;
+    if (x->inputs & LAST_ONLY) s.last = last_there;
+    s.from = from;
+    s.to = x->to == TO_FROM ? from : x->to == TO_SUM ? sum_there : x->to == TO_LAST ? last_there : to;
+    for (unsigned k = 0; k < rule_slots(x->rule); k++) s.slots[k] = slot_there[k];
+
+    CHECK_EQ(device_step(q, &s), STATUS_OK);
+    finish(q);
+    expect(x, &s.scalars, sum, last, w, slots);
+    fetch(q, got, s.to, size);
+    if (memcmp(got, w, size) != 0 || flags != 0)
+        test_fail(__FILE__, __LINE__, "%s %s on %s, %zu elements, inputs %d, to %d", rule_name(x->rule),
+                  dtype_name(x->type), device_kind(q->device), x->count, x->inputs, x->to);
+    for (unsigned k = 0; k < rule_slots(x->rule); k++) {
+        fetch(q, got, slot_there[k], sum_size);
+        CHECK(memcmp(got, slots[k], sum_size) == 0);
+    }
+    device_mem_free(&from), device_mem_free(&to), device_mem_free(&sum_there), device_mem_free(&last_there);
+    device_mem_free(&slot_there[0]), device_mem_free(&slot_there[1]);
+    mem_free(sum), mem_free(last), mem_free(w), mem_free(got), mem_free(slots[0]), mem_free(slots[1]);
+}
+
+static bool is_trial(const struct trial *x)
+{
+    if (dtype_is_integer(x->type) && !rule_takes_integers(x->rule)) return false;
+    /* With both inputs the sums of u8 and i8 stay below 127. */
+    return x->to != TO_SUM || dtype_sum(x->type) == x->type;
+}
+
+DEVICE_TEST(steps_are_right_for_every_rule_type_and_size)
+{
+    struct queue *q = open_queue(d);
+
+    for (unsigned r = 0; r < RULE_COUNT; r++)
+        for (int t = 0; t < TYPES; t++)
+            for (size_t count = 1; count <= 100; count++) {
+                struct trial x = {(enum rule_id)r, types[t], count, 1 + (int)(count % 3), (int)(count / 3 % TO_COUNT)};
+                if (is_trial(&x)) one_step(q, &x);
+            }
+    device_queue_free(q);
+}
+
+DEVICE_TEST(large_steps_are_right_for_every_rule_and_type)
+{
+    struct queue *q = open_queue(d);
+
+    for (unsigned r = 0; r < RULE_COUNT; r++)
+        for (int t = 0; t < TYPES; t++) {
+            struct trial x = {(enum rule_id)r, types[t], t == 0 ? LARGE : MIDDLE, BOTH, TO_NEW};
+            if (is_trial(&x)) one_step(q, &x);
+        }
+    device_queue_free(q);
+}
+
+DEVICE_TEST(a_step_may_write_over_what_it_reads)
+{
+    struct queue *q = open_queue(d);
+
+    for (int t = 0; t < TYPES; t++)
+        for (int inputs = SUM_ONLY; inputs <= BOTH; inputs++)
+            for (int to = 0; to < TO_COUNT; to++) {
+                struct trial x = {dtype_is_integer(types[t]) ? RULE_add : RULE_adam, types[t], 70000, inputs, to};
+                if (is_trial(&x)) one_step(q, &x);
+            }
+    device_queue_free(q);
+}
+
+/* A step of one element: the sum, the value, what becomes of it, and whether that fits. */
+static const struct {
+    enum dtype type;
+    enum rule_id rule;
+    int64_t sum, value, want;
+    bool over;
+} edges[] = {
+    {DTYPE_i8, RULE_assign, 127, 0, 127, false},       {DTYPE_i8, RULE_assign, 128, 0, 0, true},
+    {DTYPE_i8, RULE_assign, -128, 0, -128, false},     {DTYPE_i8, RULE_assign, -129, 0, 0, true},
+    {DTYPE_i8, RULE_add, 100, 27, 127, false},         {DTYPE_i8, RULE_add, 100, 28, 0, true},
+    {DTYPE_u8, RULE_assign, 255, 0, 255, false},       {DTYPE_u8, RULE_assign, 256, 0, 0, true},
+    {DTYPE_u8, RULE_assign, -1, 0, 0, true},           {DTYPE_u8, RULE_add, -5, 5, 0, false},
+    {DTYPE_i32, RULE_add, 1, INT32_MAX - 1, INT32_MAX, false}, {DTYPE_i32, RULE_add, 1, INT32_MAX, 0, true},
+    {DTYPE_i32, RULE_average, 3 * (int64_t)INT32_MIN, 0, INT32_MIN, false},
+    {DTYPE_i32, RULE_average, 3 * (int64_t)INT32_MAX + 3, 0, 0, true},
+    {DTYPE_i64, RULE_add, INT64_MAX, 0, INT64_MAX, false}, {DTYPE_i64, RULE_add, INT64_MAX, 1, 0, true},
+    {DTYPE_i64, RULE_add, INT64_MIN, -1, 0, true},
+    {DTYPE_i32, RULE_average, 8, 0, 2, false},         {DTYPE_i32, RULE_average, -8, 0, -2, false},
+    {DTYPE_i64, RULE_average, INT64_MIN, 0, INT64_MIN / 3, false},
+};
+
+DEVICE_TEST(integers_tell_what_does_not_fit_and_average_towards_zero)
+{
+    struct queue *q = open_queue(d);
+
+    for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++) {
+        char value[8], out[8];
+        uint32_t flags = 0;
+        set(edges[i].type, value, 0, edges[i].value);
+        struct dmem sum = bring(q, &edges[i].sum, 8), w = bring(q, value, dtype_size(edges[i].type));
+        struct step s = {.rule = edges[i].rule, .scalars = {{3}}, .type = edges[i].type, .count = 1, .sum = sum,
+                         .from = w, .to = w, .flags = &flags};
+        CHECK_EQ(device_step(q, &s), STATUS_OK);
+        fetch(q, out, w, dtype_size(edges[i].type));
+        CHECK_EQ(flags, edges[i].over ? WORK_OVERFLOW : 0);
+        if (!edges[i].over) CHECK_EQ(integer(edges[i].type, out, 0), edges[i].want);
+        device_mem_free(&sum), device_mem_free(&w);
+    }
+    device_queue_free(q);
+}
+
+/* The wrapped sum fits the type again, so only the adding can tell. */
+DEVICE_TEST(a_sum_with_the_last_that_leaves_i64_is_told)
+{
+    struct queue *q = open_queue(d);
+    int64_t most = INT64_MAX, one = 1;
+    uint32_t flags = 0;
+    struct dmem sum = bring(q, &most, 8), last = bring(q, &one, 8), w = room(d, 8);
+    struct step s = {.rule = RULE_assign, .type = DTYPE_i64, .count = 1, .sum = sum, .last = last, .from = w, .to = w,
+                     .flags = &flags};
+
+    CHECK_EQ(device_zero(q, w, 8), STATUS_OK);
+    CHECK_EQ(device_step(q, &s), STATUS_OK);
+    finish(q);
+    CHECK_EQ(flags, WORK_OVERFLOW);
+    device_mem_free(&sum), device_mem_free(&last), device_mem_free(&w);
+    device_queue_free(q);
+}
+
+DEVICE_TEST(one_element_that_does_not_fit_is_told_wherever_it_stands)
+{
+    struct queue *q = open_queue(d);
+    size_t count = MIDDLE;
+    int32_t *x = host_room(count * 4);
+    uint32_t flags = 0;
+
+    x[count - 2] = INT32_MAX;
+    struct dmem last = bring(q, x, count * 4);
+    struct step s = {.rule = RULE_add, .type = DTYPE_i32, .count = count, .last = last, .from = last, .to = last,
+                     .flags = &flags};
+    CHECK_EQ(device_step(q, &s), STATUS_OK);
+    finish(q);
+    CHECK_EQ(flags, WORK_OVERFLOW);
+    device_mem_free(&last);
+    device_queue_free(q);
+    mem_free(x);
+}
+
+DEVICE_TEST(nan_and_infinity_go_through_a_step)
+{
+    struct queue *q = open_queue(d);
+    float g[4] = {NAN, INFINITY, -INFINITY, 1}, out[4];
+    uint32_t flags = 0;
+    struct dmem sum = bring(q, g, 16), w = room(d, 16);
+    struct step s = {.rule = RULE_assign, .type = DTYPE_f32, .count = 4, .sum = sum, .from = w, .to = w,
+                     .flags = &flags};
+
+    CHECK_EQ(device_zero(q, w, 16), STATUS_OK);
+    CHECK_EQ(device_step(q, &s), STATUS_OK);
+    s.rule = RULE_sgd;
+    s.scalars = (struct rule_scalars){{[GRAD_RESCALE] = 1, [GRAD_CLIP] = INFINITY, [SGD_LR] = 0.5}};
+    CHECK_EQ(device_zero(q, w, 16), STATUS_OK);
+    CHECK_EQ(device_step(q, &s), STATUS_OK);
+    fetch(q, out, w, 16);
+    CHECK(isnan(out[0]) && out[1] == -INFINITY && out[2] == INFINITY && out[3] == -0.5f);
+    device_mem_free(&sum), device_mem_free(&w);
+    device_queue_free(q);
+}
+
+/* ---- refusals --------------------------------------------------------------------------------------------------- */
+
+#define REFUSED(call, part)                                      \
+    do {                                                         \
+        CHECK_EQ(call, STATUS_INVALID_ARGUMENT);                 \
+        CHECK_SAYS(device_error(d)->text, part);                 \
+    } while (0)
+
+DEVICE_TEST(bad_pieces_are_refused)
+{
+    struct queue *q = open_queue(d);
+    struct device *elsewhere = device_open(CPU, 1);
+    struct dmem m = room(d, 64), other = room(elsewhere, 64), none = {0}, odd = m;
+    char host[64] = {0};
+    uint64_t work = d->work_count;
+    uint32_t flags = 0;
+
+    odd.at = (char *)m.at + 2;
+    odd.size -= 2;
+    REFUSED(device_upload(q, m, 65, host, 1), "smaller");
+    REFUSED(device_upload(q, m, 60, host, 5), "smaller");
+    REFUSED(device_upload(q, m, 1, host, SIZE_MAX), "smaller");
+    REFUSED(device_upload(q, m, SIZE_MAX, host, 2), "smaller");
+    REFUSED(device_upload(q, m, 0, NULL, 2), "NULL");
+    REFUSED(device_upload(q, none, 0, host, 2), "no memory");
+    REFUSED(device_upload(q, other, 0, host, 2), "another device");
+    REFUSED(device_download(q, host, m, 64, 1), "smaller");
+    REFUSED(device_download(q, NULL, m, 0, 1), "NULL");
+    REFUSED(device_copy(q, m, m, 8), "overlaps");
+    REFUSED(device_copy(q, m, other, 8), "another device");
+    REFUSED(device_zero(q, m, 65), "smaller");
+    REFUSED(device_widen(q, m, m, DTYPE_f32, 4), "overlaps");
+    REFUSED(device_widen(q, m, none, DTYPE_i8, 4), "no memory");
+    REFUSED(device_add(q, m, odd, DTYPE_f32, 2, &flags), "aligned");
+    REFUSED(device_add(q, m, odd, DTYPE_f32, SIZE_MAX / 2, &flags), "fewer");
+    REFUSED(device_add(q, m, odd, (enum dtype)77, 2, &flags), "no dtype");
+    REFUSED(device_add(q, m, odd, DTYPE_i8, 2, NULL), "overlaps");
+    CHECK_EQ(d->work_count, work);
+    CHECK_EQ(device_upload(q, none, 9, NULL, 0), STATUS_OK);
+    CHECK_EQ(device_zero(q, m, 64), STATUS_OK);
+    CHECK_EQ(d->work_count, work + 1);
+    finish(q);
+    device_mem_free(&m), device_mem_free(&other);
+    device_queue_free(q);
+    device_free(elsewhere);
+}
+
+DEVICE_TEST(bad_steps_are_refused)
+{
+    struct queue *q = open_queue(d);
+    struct dmem w = room(d, 64), sum = room(d, 128), slot = room(d, 64), none = {0};
+    uint32_t flags = 0;
+    const struct step good = {.rule = RULE_momentum, .type = DTYPE_f32, .count = 16, .sum = sum, .from = w, .to = w,
+                              .slots = {slot}, .flags = &flags};
+    struct step s;
+
+#define WITH(field, v, part)                     \
+    do {                                         \
+        s = good;                                \
+        s.field = v;                             \
+        REFUSED(device_step(q, &s), part);       \
+    } while (0)
+    WITH(rule, (enum rule_id)RULE_COUNT, "rule");
+    WITH(type, (enum dtype)DTYPE_COUNT, "no dtype");
+    WITH(type, DTYPE_i32, "fractions");
+    WITH(count, 17, "fewer");
+    WITH(count, SIZE_MAX, "fewer");
+    WITH(flags, NULL, "flags");
+    WITH(sum, none, "both left out");
+    WITH(from, none, "from");
+    WITH(to, none, "to");
+    WITH(slots[0], none, "slots[0]");
+    WITH(slots[0], w, "overlaps");
+    WITH(slots[0], sum, "overlaps");
+    WITH(rule, RULE_average, "contributors");
+    s = good;
+    s.to.at = (char *)w.at + 4, s.to.size = 60, s.count = 15;
+    REFUSED(device_step(q, &s), "overlaps");
+    s = (struct step){.rule = RULE_add, .type = DTYPE_i32, .count = 16, .sum = sum, .from = w, .to = sum,
+                      .flags = &flags};
+    REFUSED(device_step(q, &s), "overlaps");
+#undef WITH
+    s = good;
+    s.count = 0;
+    CHECK_EQ(device_step(q, &s), STATUS_OK);
+    device_mem_free(&w), device_mem_free(&sum), device_mem_free(&slot);
+    device_queue_free(q);
+}
+
+DEVICE_TEST(half_precision_is_stored_and_copied_but_not_computed)
+{
+    struct queue *q = open_queue(d);
+    struct dmem a = room(d, 64), b = room(d, 64);
+    uint32_t flags = 0;
+    struct step s = {.rule = RULE_assign, .type = DTYPE_bf16, .count = 4, .sum = a, .from = b, .to = b,
+                     .flags = &flags};
+
+    CHECK_EQ(device_widen(q, a, b, DTYPE_f16, 4), STATUS_UNIMPLEMENTED);
+    CHECK_SAYS(device_error(d)->text, "f16");
+    CHECK_EQ(device_add(q, a, b, DTYPE_bf16, 4, &flags), STATUS_UNIMPLEMENTED);
+    CHECK_EQ(device_step(q, &s), STATUS_UNIMPLEMENTED);
+    CHECK_EQ(device_error(d)->reason, REASON_UNIMPLEMENTED);
+    CHECK_EQ(device_copy(q, a, b, 8), STATUS_OK);
+    finish(q);
+    device_mem_free(&a), device_mem_free(&b);
+    device_queue_free(q);
+}
+
+DEVICE_TEST(marks_that_are_not_recorded_are_refused)
+{
+    struct queue *q = open_queue(d), *other = open_queue(d), *foreign;
+    struct device *elsewhere = device_open(CPU, 1);
+    uint64_t mark;
+
+    foreign = open_queue(elsewhere);
+    CHECK_EQ(device_record(q, &mark), STATUS_OK);
+    REFUSED(device_wait(q, mark + 1), "not recorded");
+    REFUSED(device_await(other, q, mark + 1), "not recorded");
+    REFUSED(device_await(q, foreign, 0), "another device");
+    CHECK_EQ(device_await(other, q, mark), STATUS_OK);
+    CHECK_EQ(device_await(q, q, mark), STATUS_OK);
+    device_queue_free(q), device_queue_free(other), device_queue_free(foreign), device_queue_free(NULL);
+    device_free(elsewhere);
+}
+
+/* ---- what single devices promise -------------------------------------------------------------------------------- */
+
+static unsigned threads_of_process(void)
+{
+    unsigned n = 0;
+    DIR *dir = opendir("/proc/self/task");
+
+    CHECK(dir != NULL);
+    while (readdir(dir) != NULL) n++;
+    closedir(dir);
+    return n - 2;
+}
+
+TEST(small_work_of_the_cpu_is_done_at_once_and_starts_no_thread)
+{
+    struct device *d = device_open(CPU, 4);
+    struct queue *q = open_queue(d);
+    unsigned before = threads_of_process();
+    float x[4] = {1, 2, 3, 4}, out[4];
+    uint64_t mark, passed;
+    uint32_t flags = 0;
+    struct dmem a = room(d, 16), b = room(d, 16);
+
+    CHECK_EQ(device_upload(q, a, 0, x, 16), STATUS_OK);
+    CHECK_EQ(device_widen(q, b, a, DTYPE_f32, 4), STATUS_OK);
+    CHECK_EQ(device_add(q, b, a, DTYPE_f32, 4, &flags), STATUS_OK);
+    CHECK_EQ(device_download(q, out, b, 0, 16), STATUS_OK);
+    CHECK(out[0] == 2 && out[3] == 8);
+    CHECK_EQ(device_record(q, &mark), STATUS_OK);
+    CHECK_EQ(device_passed(q, &passed), STATUS_OK);
+    CHECK_EQ(passed, mark);
+    CHECK_EQ(threads_of_process(), before);
+    CHECK_TEXT(device_kind(d), "cpu");
+    CHECK(a.host == a.at);
+    device_mem_free(&a), device_mem_free(&b);
+    device_queue_free(q);
+    device_free(d);
+}
+
+TEST(a_busy_queue_of_the_cpu_does_not_hold_up_another)
+{
+    struct device *d = device_open(CPU, 1);
+    struct queue *busy = open_queue(d), *q = open_queue(d);
+    struct dmem big = room(d, 4 * LARGE), small = room(d, 16);
+    uint64_t mark, passed;
+
+    for (int i = 0; i < 50; i++) CHECK_EQ(device_zero(busy, big, 4 * LARGE), STATUS_OK);
+    CHECK_EQ(device_zero(q, small, 16), STATUS_OK);
+    CHECK_EQ(device_record(q, &mark), STATUS_OK);
+    CHECK_EQ(device_passed(q, &passed), STATUS_OK);
+    CHECK_EQ(passed, mark);
+    device_queue_free(busy), device_queue_free(q);
+    device_mem_free(&big), device_mem_free(&small);
+    device_free(d);
+}
+
+TEST(too_many_threads_are_refused)
+{
+    struct device *d = NULL;
+
+    CHECK_EQ(cpu_device_new(100000, &d, &error), STATUS_INVALID_ARGUMENT);
+    CHECK_OK(cpu_device_new(0, &d, &error), &error);
+    device_free(d);
+    device_free(NULL);
+}
+
+TEST(the_late_device_does_nothing_until_it_is_asked)
+{
+    struct device *d = device_open(LATE, 1);
+    struct queue *q = open_queue(d);
+    struct dmem m = room(d, 4);
+    char in[4] = "abc", out[4] = "---";
+
+    CHECK(m.host == NULL);
+    CHECK_EQ(device_upload(q, m, 0, in, 4), STATUS_OK);
+    CHECK_EQ(device_download(q, out, m, 0, 4), STATUS_OK);
+    CHECK_EQ(late_device_pending(d), 2);
+    CHECK_TEXT(out, "---");
+    memcpy(in, "xyz", 4);        /* the fault that it is for: the buffer was the device's */
+    finish(q);
+    CHECK_TEXT(out, "xyz");
+    CHECK_EQ(late_device_pending(d), 0);
+    device_mem_free(&m);
+    device_queue_free(q);
+    device_free(d);
+}
+
+/* A small life of a key: answers the first status that is not OK, and gives all back whatever happens. */
+static enum status life(struct device *d, size_t count, float *out)
+{
+    struct queue *q = NULL, *side = NULL;
+    struct dmem w = {0}, sum = {0};
+    float *host = NULL;
+    uint64_t mark = 0, passed;
+    uint32_t flags = 0;
+    enum status s;
+
+    if ((s = device_queue_new(d, &q, &error)) != STATUS_OK) goto out;
+    if ((s = device_queue_new(d, &side, &error)) != STATUS_OK) goto out;
+    if ((s = device_mem_new(d, count * 4, &w, &error)) != STATUS_OK) goto out;
+    if ((s = device_mem_new(d, count * 4, &sum, &error)) != STATUS_OK) goto out;
+    if ((s = device_pin_new(d, count * 4, (void **)&host, &error)) != STATUS_OK) goto out;
+    for (size_t i = 0; i < count; i++) host[i] = 2;
+    if ((s = device_zero(q, w, count * 4)) != STATUS_OK) goto out;
+    if ((s = device_upload(q, sum, 0, host, count * 4)) != STATUS_OK) goto out;
+    if ((s = device_record(q, &mark)) != STATUS_OK) goto out;
+    if ((s = device_await(side, q, mark)) != STATUS_OK) goto out;
+    struct step step = {.rule = RULE_add, .type = DTYPE_f32, .count = count, .sum = sum, .last = sum, .from = w,
+                        .to = w, .flags = &flags};
+    if ((s = device_step(side, &step)) != STATUS_OK) goto out;
+    if ((s = device_download(side, host, w, 0, count * 4)) != STATUS_OK) goto out;
+    if ((s = device_record(side, &mark)) != STATUS_OK) goto out;
+    if ((s = device_passed(side, &passed)) != STATUS_OK) goto out;
+    if ((s = device_wait(side, mark)) != STATUS_OK) goto out;
+    *out = host[count - 1];
+out:
+    device_queue_free(q);
+    device_queue_free(side);
+    device_mem_free(&w);
+    device_mem_free(&sum);
+    device_pin_free(d, host);
+    return s;
+}
+
+static void fault_sweep(int inner, enum fault_mode mode)
+{
+    for (uint64_t n = 1;; n++) {
+        int64_t before = mem_live();
+        struct device *d = NULL;
+        float out = 0;
+        CHECK_OK(faulty_device_new(device_open(inner, 2), &d, &error), &error);
+        faulty_device_fail_at(d, n, mode);
+        enum status s = life(d, MIDDLE, &out);
+        bool hit = faulty_device_hit(d);
+        if (hit) CHECK(s == STATUS_UNAVAILABLE || s == STATUS_RESOURCE_EXHAUSTED);
+        if (hit && s == STATUS_UNAVAILABLE) {
+            CHECK(d->lost);
+            CHECK_EQ(life(d, 10, &out), STATUS_UNAVAILABLE);
+        }
+        if (hit && s == STATUS_RESOURCE_EXHAUSTED) CHECK_EQ(life(d, 10, &out), STATUS_OK);
+        device_free(d);
+        CHECK_EQ(mem_live(), before);
+        if (hit) continue;
+        CHECK_EQ(s, STATUS_OK);
+        CHECK(out == 4);
+        CHECK_EQ(n, 15);     /* calls in a life, and one */
+        return;
+    }
+}
+
+TEST(every_failing_call_of_a_device_is_a_status)
+{
+    fault_sweep(CPU, FAULT_REFUSED);
+    fault_sweep(CPU, FAULT_ACCEPTED);
+    fault_sweep(LATE, FAULT_REFUSED);
+    fault_sweep(LATE, FAULT_ACCEPTED);
+}
+
+TEST(every_failing_allocation_of_a_device_is_a_status)
+{
+    for (int kind = CPU; kind <= LATE; kind++)
+        for (uint64_t n = 1;; n++) {
+            int64_t before = mem_live();
+            struct device *d = NULL;
+            float out = 0;
+            mem_fault_at(n);
+            enum status s = kind == CPU ? cpu_device_new(2, &d, &error) : late_device_new(2, &d, &error);
+            if (s == STATUS_OK) s = life(d, MIDDLE, &out);
+            bool hit = mem_fault_hit();
+            mem_fault_at(0);
+            device_free(d);
+            CHECK_EQ(mem_live(), before);
+            CHECK_EQ(s, hit ? STATUS_RESOURCE_EXHAUSTED : STATUS_OK);
+            if (!hit) break;
+            CHECK(n < 50);
+        }
+}
+
+/* ---- types ------------------------------------------------------------------------------------------------------ */
+
+TEST(types_are_known_by_both_names)
+{
+    enum dtype t = DTYPE_f64;
+
+    for (unsigned i = 0; i < DTYPE_COUNT; i++) {
+        CHECK(dtype_known(i));
+        CHECK(dtype_parse(bytes_text(dtype_name((enum dtype)i)), &t) && t == (enum dtype)i);
+        CHECK(dtype_parse(bytes_text(dtype_numpy((enum dtype)i)), &t) && t == (enum dtype)i);
+    }
+    CHECK(!dtype_known(DTYPE_COUNT));
+    CHECK(!dtype_parse(bytes_text("float"), &t));
+    CHECK(!dtype_parse(bytes_text(""), &t));
+    CHECK_EQ(dtype_sum(DTYPE_bf16), DTYPE_f32);
+    CHECK_EQ(dtype_sum(DTYPE_u8), DTYPE_i64);
+    CHECK(dtype_is_integer(DTYPE_i8) && !dtype_is_integer(DTYPE_f16));
+    CHECK(dtype_computes(DTYPE_i8) && !dtype_computes(DTYPE_f16));
+}

@@ -1,0 +1,27 @@
+#!/bin/sh
+# Every header compiles alone and twice: it includes what it needs and has a guard.
+# CC names the compiler; the flags are the makefile's.
+
+# Bodies for one includer that defines names first; they are no headers but in name.
+TEMPLATES="gpu/loops_integer.h gpu/loops_real.h"
+
+cd "$(dirname "$0")/../.." || exit 2
+warn=$(sed -n 's/^WARN := //p' Makefile)
+flags="-std=c17 -D_GNU_SOURCE -I. -pthread $warn"
+passed=0
+failed=0
+
+if [ -z "$warn" ]; then echo "the makefile names no WARN flags"; failed=1; fi
+for header in $(find service api gpu web -name '*.h' | sort); do
+    case " $TEMPLATES " in *" $header "*) continue ;; esac
+    if said=$(printf '#include "%s"\n#include "%s"\nextern int nothing;\n' "$header" "$header" |
+        ${CC:-gcc} $flags -fsyntax-only -x c - 2>&1); then
+        passed=$((passed + 1))
+    else
+        printf 'FAILED %s does not compile alone\n%s\n' "$header" "$said" | head -12
+        failed=$((failed + 1))
+    fi
+done
+if [ "$passed" -eq 0 ]; then failed=$((failed + 1)); fi
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
