@@ -28,11 +28,15 @@ OBJ := build/obj/$(BUILD)-$(notdir $(CC))
 
 # What a daemon or an embedded store consists of; mains and test code apart.
 MAINS := service/main.c api/paramctl/main.c
-SOURCES := $(filter-out $(MAINS),$(wildcard service/base/*.c api/*.c gpu/*.c service/*.c web/*.c api/client/*.c api/paramctl/*.c))
+DAEMON_SOURCES := $(filter-out $(MAINS),$(wildcard service/base/*.c api/*.c gpu/*.c service/*.c web/*.c))
+SOURCES := $(DAEMON_SOURCES) $(filter-out $(MAINS),$(wildcard api/client/*.c api/paramctl/*.c))
 CLIENT_SOURCES := $(filter-out service/main.c service/settings.c service/transport_% web/% api/paramctl/%,$(SOURCES))
 TEST_LIB := $(wildcard tests/lib/*.c)
 TESTS := $(wildcard tests/unit/test_*.c tests/device/test_*.c tests/system/test_*.c)
 BENCHES := $(wildcard tests/bench/bench_*.c)
+
+# what is done, in a word; V=1 shows the commands
+say = $(if $(V),,@printf '%-3s %s\n' $(1) $@;)
 
 objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
 TEST_BINS := $(patsubst tests/%.c,$(OUT)/tests/%,$(TESTS))
@@ -46,34 +50,34 @@ all: $(OUT)/paramd $(OUT)/paramctl $(OUT)/libparamd.so $(OUT)/libparamd.a
 
 $(OBJ)/%.o: %.c | deps-build
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -c $< -o $@
+	$(call say,CC) $(CC) $(CFLAGS) -c $< -o $@
 
 $(OBJ)/all.a: $(call objects,$(SOURCES))
 	@rm -f $@
-	ar rcs $@ $^
+	$(call say,AR) ar rcs $@ $^
 
-$(OUT)/paramd: $(OBJ)/service/main.o $(OBJ)/all.a
+$(OUT)/paramd: $(OBJ)/service/main.o $(call objects,$(DAEMON_SOURCES))
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -rdynamic $^ $(LIBS) -ldl -o $@
+	$(call say,LD) $(CC) $(CFLAGS) -rdynamic $^ $(LIBS) -ldl -o $@
 
 $(OUT)/paramctl: $(OBJ)/api/paramctl/main.o $(OBJ)/all.a
-	$(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@
+	$(call say,LD) $(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@
 
 $(OUT)/libparamd.so: $(call objects,$(CLIENT_SOURCES))
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -shared -Wl,-soname,libparamd.so $^ $(CLIENT_LIBS) -ldl -o $@
+	$(call say,LD) $(CC) $(CFLAGS) -shared -Wl,-soname,libparamd.so $^ $(CLIENT_LIBS) -ldl -o $@
 
 $(OUT)/libparamd.a: $(call objects,$(CLIENT_SOURCES))
 	@rm -f $@
-	ar rcs $@ $^
+	$(call say,AR) ar rcs $@ $^
 
 $(OUT)/tests/%: $(OBJ)/tests/%.o $(call objects,$(TEST_LIB)) $(OBJ)/all.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@
+	$(call say,LD) $(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@
 
 $(OUT)/bench/%: $(OBJ)/tests/bench/%.o $(call objects,$(TEST_LIB)) $(OBJ)/all.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@
+	$(call say,LD) $(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@
 
 # ---- what the build needs ---------------------------------------------------------------------------------------
 

@@ -291,18 +291,18 @@ static void raise_flags(uint32_t *flags, uint32_t bits)
 
 static void run_widen(const struct work *w, size_t begin, size_t count)
 {
-    loop_widen(w->type, w->to + begin * dtype_size(dtype_sum(w->type)), w->from + begin * dtype_size(w->type), count);
+    loops_widen(w->type, w->to + begin * dtype_size(dtype_sum(w->type)), w->from + begin * dtype_size(w->type), count);
 }
 
 static void run_add(const struct work *w, size_t begin, size_t count)
 {
-    raise_flags(w->flags, loop_add(w->type, w->to + begin * dtype_size(dtype_sum(w->type)),
+    raise_flags(w->flags, loops_add(w->type, w->to + begin * dtype_size(dtype_sum(w->type)),
                                    w->from + begin * dtype_size(w->type), count));
 }
 
 static void run_step(const struct work *w, size_t begin, size_t count)
 {
-    raise_flags(w->step->flags, loop_step(w->step, begin, count));
+    raise_flags(w->step->flags, loops_step(w->step, begin, count));
 }
 
 static enum status give_bytes(struct queue *q, void (*run)(const struct work *, size_t, size_t), void *to,

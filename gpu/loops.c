@@ -64,14 +64,14 @@ static const struct {
 
 static uint32_t flags_of(uint64_t over) { return over != 0 ? WORK_OVERFLOW : 0; }
 
-void loop_widen(enum dtype type, void *to, const void *from, size_t count) { loops[type].widen(to, from, count); }
+void loops_widen(enum dtype type, void *to, const void *from, size_t count) { loops[type].widen(to, from, count); }
 
-uint32_t loop_add(enum dtype type, void *to, const void *from, size_t count)
+uint32_t loops_add(enum dtype type, void *to, const void *from, size_t count)
 {
     return flags_of(loops[type].add(to, from, count));
 }
 
-uint32_t loop_step(const struct step *s, size_t begin, size_t count)
+uint32_t loops_step(const struct step *s, size_t begin, size_t count)
 {
     uint64_t over = 0;
 

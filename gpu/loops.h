@@ -6,11 +6,11 @@
 #include "gpu/device.h"
 
 /* to (dtype_sum(type)) = from (type). */
-void loop_widen(enum dtype type, void *to, const void *from, size_t count);
+void loops_widen(enum dtype type, void *to, const void *from, size_t count);
 /* to (dtype_sum(type)) += from (type). Answers WORK_ bits. */
-uint32_t loop_add(enum dtype type, void *to, const void *from, size_t count);
+uint32_t loops_add(enum dtype type, void *to, const void *from, size_t count);
 /* Elements begin .. begin + count - 1 of a step whose dmem.at are addresses of this process; `flags` is not touched.
  * Answers WORK_ bits. */
-uint32_t loop_step(const struct step *s, size_t begin, size_t count);
+uint32_t loops_step(const struct step *s, size_t begin, size_t count);
 
 #endif

@@ -70,6 +70,7 @@ static void drain(void)
     the.drain_until_ms = clock_ms() + the.settings.drain_timeout * 1000;
     http_set_ready(the.probe, false);
     server_drain(the.server);
+    for (unsigned i = 0; i < the.door_count; i++) transport_drain(the.doors[i]);
 }
 
 static void take_signal(struct watch *w, uint32_t events)

@@ -597,7 +597,7 @@ static void init_result(struct answer *a, const struct batch *b, const struct en
     if (k != NULL && outcome != INIT_REFUSED) {
         f.key = k->id;
         f.version = key_version(k);
-        f.next_step = worker_next_step(b->worker, k);
+        f.next_step = worker_tell_step(b->worker, k);
     }
     wire_put_init_result(&a->desc, &f);
 }

@@ -374,10 +374,10 @@ void method_Dismiss(struct request *r, json_t *in)
 
 /* ---- keys ------------------------------------------------------------------------------------------------------- */
 
-static json_t *key_json(const struct key *k, const struct worker *w)
+static json_t *key_json(const struct key *k, struct worker *w)
 {
     json_t *shape = json_array();
-    uint64_t next = w != NULL ? worker_next_step(w, k) : 0;
+    uint64_t next = w != NULL ? worker_tell_step(w, k) : 0;
 
     for (unsigned i = 0; i < k->shape.ndim; i++) json_array_append_new(shape, json_integer(k->shape.dims[i]));
     return json_pack("{s:o,s:s,s:I,s:s,s:o,s:I,s:I}", "key", key_name_json(&k->name),
@@ -450,7 +450,7 @@ static struct key **select_keys(const struct store *s, struct bytes prefix, cons
 void method_List(struct request *r, json_t *in)
 {
     json_t *after = json_object_get(in, "after"), *items;
-    struct key_name pivot;
+    struct key_name pivot = {.is_text = false};
     struct bytes prefix;
     struct store *s;
     struct error e;
@@ -586,7 +586,7 @@ static json_t *store_stats(const struct store *s)
     json_t *rounds = json_array(), *workers = json_array();
     uint64_t now = s->core->now_ms;
 
-    LIST_EACH(struct round, x, node, (struct list *)(uintptr_t)&s->rounds)
+    LIST_EACH(struct round, x, node, &s->rounds)
         if (json_array_size(rounds) < 100) json_array_append_new(rounds, round_json(x, now));
     for (size_t i = 0; i < s->worker_count; i++)
         if (s->workers[i] != NULL) json_array_append_new(workers, worker_json(s->workers[i], now));

@@ -47,7 +47,6 @@ enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, s
     s->worker = w != NULL ? worker_hold(w) : NULL;
     s->tag = tag;
     s->size = size;
-    s->complete = size == 0;
     s->touched_ms = c->now_ms;
     c->staging_used += size;
     list_init(&s->landings);

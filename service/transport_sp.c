@@ -47,7 +47,6 @@ struct conn {
     struct sp_conn *sp;          /* NULL while the connection ends */
     struct peer *peer;
     bool paused;                 /* its queue is full; nothing is read until it is half empty */
-    bool resumed;                /* something may lie in sp that was read before the pause */
     uint64_t moved_ms;           /* since when progress is what it is */
     uint64_t progress;
     char address[TEXT_ADDRESS_SIZE];
@@ -110,13 +109,9 @@ static void conn_watch(struct conn *c)
 
 static void conn_pause(struct conn *c)
 {
-    if (!c->paused && sp_queued(c->sp) >= SEND_QUEUE_MAX) {
-        c->paused = true;
-    } else if (c->paused && sp_queued(c->sp) <= SEND_QUEUE_MAX / 2) {
-        c->paused = false;
-        c->resumed = true;
-        loop_later(c->door->base.config.loop, &c->task);
-    }
+    if (sp_queued(c->sp) >= SEND_QUEUE_MAX) c->paused = true;
+    else if (sp_queued(c->sp) <= SEND_QUEUE_MAX / 2) c->paused = false;
+    if (!c->paused && !c->door->draining && sp_wants_read(c->sp)) loop_later(c->door->base.config.loop, &c->task);
 }
 
 /* One turn of a connection. Answers to all requests of one read go out with one call, after it. */
@@ -126,10 +121,7 @@ static void conn_turn(struct conn *c, bool readable)
     struct error e;
 
     list_remove(&c->task.node);
-    if ((readable || c->resumed) && !c->paused && !c->door->draining) {
-        c->resumed = false;
-        s = sp_read(c->sp, READ_TURN, &e);
-    }
+    if ((readable || sp_wants_read(c->sp)) && !c->paused && !c->door->draining) s = sp_read(c->sp, READ_TURN, &e);
     if (s == STATUS_OK && sp_wants_write(c->sp)) s = sp_write(c->sp, &e);
     if (s != STATUS_OK) {
         conn_end(c, &e);

@@ -57,6 +57,15 @@ uint64_t worker_next_step(const struct worker *w, const struct key *k)
     return (recorded > k->opened_step ? recorded : k->opened_step) + 1;
 }
 
+uint64_t worker_tell_step(struct worker *w, const struct key *k)
+{
+    uint64_t step = worker_next_step(w, k);
+    struct progress *p = worker_progress(w, k, NULL);
+
+    if (p != NULL) p->next = step;
+    return step;
+}
+
 void worker_note(struct worker *w, uint64_t key, uint64_t number, const struct error *e)
 {
     if (w->note_count == NOTES) {

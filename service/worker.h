@@ -59,6 +59,8 @@ struct progress *worker_progress(struct worker *w, const struct key *k, struct e
 const struct progress *worker_seen(const struct worker *w, const struct key *k);
 /* The step that the worker's next push of k has. */
 uint64_t worker_next_step(const struct worker *w, const struct key *k);
+/* The same, to be told to the worker: from now on it is held to it, whatever happens to rounds meanwhile. */
+uint64_t worker_tell_step(struct worker *w, const struct key *k);
 
 void worker_note(struct worker *w, uint64_t key, uint64_t number, const struct error *e);
 /* The note, or NULL. */

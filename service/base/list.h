@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct list_node {
     struct list_node *next;
@@ -54,7 +55,7 @@ static inline void list_remove(struct list_node *n)
 #define LIST_EACH(type, var, member, l)                                                                  \
     for (struct list_node *var##_at = (l)->head.next, *var##_next = NULL, *var##_step = NULL;            \
          var##_at != &(l)->head; var##_at = var##_step)                                                  \
-        for (type *var = (var##_next = var##_at->next, var##_step = &(l)->head,                          \
+        for (type *var = (var##_next = var##_at->next, var##_step = (struct list_node *)(uintptr_t)&(l)->head, \
                           CONTAINER_OF(var##_at, type, member));                                         \
              var != NULL; var = NULL, var##_step = var##_next)
 

@@ -146,12 +146,12 @@ static void run_zero(const struct item *it) { memset(real_address(it->to.at), 0,
 
 static void run_widen(const struct item *it)
 {
-    loop_widen(it->type, real_address(it->to.at), real_address(it->from.at), it->size);
+    loops_widen(it->type, real_address(it->to.at), real_address(it->from.at), it->size);
 }
 
 static void run_add(const struct item *it)
 {
-    *it->flags |= loop_add(it->type, real_address(it->to.at), real_address(it->from.at), it->size);
+    *it->flags |= loops_add(it->type, real_address(it->to.at), real_address(it->from.at), it->size);
 }
 
 static void bring(struct dmem *m)
@@ -165,7 +165,7 @@ static void run_step(const struct item *it)
 
     bring(&s.sum), bring(&s.last), bring(&s.from), bring(&s.to);
     for (unsigned i = 0; i < rule_slots(s.rule); i++) bring(&s.slots[i]);
-    *s.flags |= loop_step(&s, 0, s.count);
+    *s.flags |= loops_step(&s, 0, s.count);
 }
 
 static enum status late_upload(struct queue *q, struct dmem to, size_t to_offset, const void *from, size_t size)
