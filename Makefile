@@ -42,7 +42,7 @@ objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
 TEST_BINS := $(patsubst tests/%.c,$(OUT)/tests/%,$(TESTS))
 BENCH_BINS := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(BENCHES))
 
-.PHONY: all deps demo run test test-long bench fuzz help clean
+.PHONY: all deps demo run test test-bins test-long bench bench-bins fuzz-bins fuzz-long help clean
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -81,30 +81,82 @@ $(OUT)/bench/%: $(OBJ)/tests/bench/%.o $(call objects,$(TEST_LIB)) $(OBJ)/all.a
 
 # ---- what the build needs ---------------------------------------------------------------------------------------
 
+# What these packages are for stands in README.md.
 DEPS_BUILD := gcc libc6-dev libnanomsg-dev libmicrohttpd-dev libjansson-dev
 DEPS_RUN := python3 python3-numpy python3-sklearn
 DEPS_TEST := $(DEPS_RUN) clang libclang-rt-14-dev nanomsg-utils curl procps
-DEPS_BENCH := redis-server libhiredis-dev
+DEPS_BENCH := redis-server python3
 
-# install, if missing: one shell line, so that a machine that has everything never asks the package manager
-need = @missing=$$(dpkg-query -W -f '$${Package} $${Status}\n' $(1) 2>/dev/null | awk '/ok installed/{print $$1}' > build/.have; \
-	for p in $(1); do grep -qx "$$p" build/.have || printf '%s ' "$$p"; done); \
+# Installs what is missing. A machine that has everything never asks the package manager.
+need = @missing=$$(for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || printf '%s ' $$p; done); \
 	if [ -n "$$missing" ]; then echo "installing: $$missing"; \
 	sudo=$$([ "$$(id -u)" = 0 ] || echo sudo); \
-	$$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
+	$$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi
 
 .PHONY: deps-build deps-run deps-test deps-bench
-build/.made:
-	@mkdir -p build && touch $@
-deps-build: | build/.made
+deps-build:
 	$(call need,$(DEPS_BUILD))
-deps-run: | build/.made
+deps-run:
 	$(call need,$(DEPS_RUN))
-deps-test: | build/.made
+deps-test:
 	$(call need,$(DEPS_TEST))
-deps-bench: | build/.made
+deps-bench:
 	$(call need,$(DEPS_BENCH))
 deps: deps-build deps-run deps-test deps-bench
+
+# ---- what one does with it --------------------------------------------------------------------------------------
+
+demo: deps-run all
+	@$(PYTHON) api/python/examples/demo.py
+
+run: all
+	@build/paramd
+
+test-bins: $(TEST_BINS)
+
+# The unit, device and system tests in release, asan and tsan builds, the Python tests, the document checks, and each
+# fuzzer for FUZZ_SECONDS. All of it on a machine without a GPU, traffic on loopback only.
+FUZZ_SECONDS ?= 20
+SCRIPTS := tests/unit/test_headers.sh tests/unit/test_layers.py $(wildcard tests/system/test_*.py)
+test: deps-test
+	@$(MAKE) --no-print-directory BUILD=release all test-bins fuzz-bins
+	@$(MAKE) --no-print-directory BUILD=asan all test-bins
+	@$(MAKE) --no-print-directory BUILD=tsan all test-bins
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/run -t 600 \
+		$(patsubst tests/%.c,build/tests/%,$(TESTS)) $(SCRIPTS) \
+		$(patsubst tests/%.c,build/asan/tests/%,$(TESTS)) \
+		$(patsubst tests/%.c,build/tsan/tests/%,$(TESTS)) \
+		$(patsubst %,build/fuzz/%,$(FUZZERS))
+
+test-long: deps-test
+	@$(MAKE) --no-print-directory test FUZZ_SECONDS=600
+	@LONG=1 tests/run -t 3600 build/tests/unit/test_store_model
+
+bench: deps-bench all
+	@$(MAKE) --no-print-directory bench-bins
+	@for b in $(BENCH_BINS); do $$b || exit 1; done
+bench-bins: $(BENCH_BINS)
+
+# Fuzzers are built by clang with everything they test, in one step each.
+FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_SOURCES := $(filter-out service/transport_% service/settings.c web/%,$(DAEMON_SOURCES))
+fuzz-bins: $(patsubst %,build/fuzz/%,$(FUZZERS))
+build/fuzz/%: tests/fuzz/%.c $(FUZZ_SOURCES) $(wildcard */*.h */*/*.h)
+	@mkdir -p $(@D)
+	$(call say,LD) clang -std=c17 -D_GNU_SOURCE -I. -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
+		-ffp-contract=off -fno-math-errno $< $(FUZZ_SOURCES) -ljansson -lm -pthread -o $@
+fuzz-long: deps-test fuzz-bins
+	@FUZZ_SECONDS=3600 tests/run -t 4000 $(patsubst %,build/fuzz/%,$(FUZZERS))
+
+help:
+	@echo "make            build/paramd build/paramctl build/libparamd.so build/libparamd.a"
+	@echo "make demo       4 trainers learn handwritten digits over the store, sync and async"
+	@echo "make run        the daemon alone, on 127.0.0.1"
+	@echo "make test       all tests (about 10 minutes on 2 cores); make test-long for more"
+	@echo "make bench      the figures of README on this machine"
+	@echo "make fuzz-long  each fuzzer for an hour"
+	@echo "make deps       installs the Debian packages that are missing; the targets above do so themselves"
+	@echo "BUILD=release|debug|asan|tsan  CC=gcc|clang  V=1"
 
 -include $(shell find build/obj -name '*.d' 2>/dev/null)
 

@@ -12,8 +12,8 @@ LAYERS = [
     ("gpu", "gpu/*"),
     ("core", "service/key.* service/store.* service/round.* service/worker.* service/updater.* service/version.* "
              "service/staging.* service/wait.* service/core.* service/options.*"),
-    ("edge", "service/op.* service/dispatch.* service/transport.* service/transport_* service/server.* "
-             "service/methods*"),
+    ("edge", "service/op.* service/op_* service/session.* service/transport.* service/transport_* "
+             "service/server.*"),
     ("face", "web/* api/client/* api/paramctl/*"),
     ("top", "service/main.c service/settings.* service/metrics.*"),
     ("tests", "tests/*"),
