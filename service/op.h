@@ -80,6 +80,7 @@ struct server {
     struct list peers;
     bool draining;
     uint64_t started_ms;
+    uint64_t expire_ms;              /* when clients and pins are next looked through */
     uint64_t frames, frames_refused;
 };
 

@@ -511,8 +511,11 @@ uint64_t server_tick(struct server *s, uint64_t now_ms)
     uint64_t next = core_tick(&s->core, now_ms);
 
     if (!s->core.embedded) {
-        sessions_expire(s);
-        if (!list_empty(&s->sessions) && next > now_ms + 5000) next = now_ms + 5000;
+        if (now_ms >= s->expire_ms) { /* looks at every pin of every client: not each millisecond */
+            sessions_expire(s);
+            s->expire_ms = now_ms + 1000;
+        }
+        if (!list_empty(&s->sessions) && next > s->expire_ms) next = s->expire_ms;
     }
     flush_decided(s);
     return next;

@@ -144,7 +144,9 @@ enum status staging_landed(struct landing *l, struct error *e)
     struct staging *s = l->staging;
 
     landing_cancel(l);
-    enum status st = l->size > 0 ? add_range(s, l->offset, l->offset + l->size, e) : STATUS_OK;
+    enum status st = STATUS_OK;
+    if (l->size == s->size) s->have = s->size; /* the usual case of a small value, which needs no list of what is there */
+    else if (l->size > 0) st = add_range(s, l->offset, l->offset + l->size, e);
     if (st != STATUS_OK) return st;
     s->touched_ms = s->core->now_ms;
     list_remove(&s->node);

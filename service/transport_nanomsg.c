@@ -67,6 +67,7 @@ struct door {
     struct address address;
     int socket;
     int cap;
+    bool bound;                  /* a Unix socket's path is ours to remove */
     bool receiving;              /* the thread runs or is to be joined */
     pthread_t thread;
     int stop_fd;                 /* readable for ever once the thread shall end */
@@ -464,7 +465,7 @@ static void door_close(struct transport *t)
     for (struct remote *p; (p = LIST_FIRST(struct remote, node, &d->by_use)) != NULL;) remote_free(p);
     /* Until it has let go of the socket's descriptors; a signal may interrupt it. */
     while (d->socket >= 0 && nn_close(d->socket) != 0 && errno == EINTR) continue;
-    if (d->socket >= 0 && d->address.ipc) unlink(d->address.path);
+    if (d->bound && d->address.ipc) unlink(d->address.path);
     accept_cap_close(d->cap);
     map_free(d->peers);
     if (d->stop_fd >= 0) close(d->stop_fd);
@@ -543,6 +544,7 @@ static enum status bind_ipc(struct door *d, struct error *e)
     if (s != STATUS_OK) return s;
     snprintf(url, sizeof url, "ipc://%s", d->address.path);
     if (nn_bind(d->socket, url) < 0) return nn_error(e, &d->address, "cannot listen");
+    d->bound = true;
     if (chmod(d->address.path, 0600) != 0)
         return error_set(e, REASON_SYSTEM, "%s cannot be kept from other users: %s", d->address.path, strerror(errno));
     return STATUS_OK;
