@@ -13,15 +13,14 @@
 /* Reading. The stream is a sequence of pieces whose sizes are known when they begin. A piece that misses little is
  * filled from a window on the stack, which takes many small frames from the kernel with one call; one that misses much
  * is read straight to where it belongs. All that is read is used at once, so an idle connection holds no buffer. */
-#ifndef SP_BITE
-#define SP_BITE (256 << 10)
-#endif
 enum {
     WINDOW = 32 << 10,
     WINDOW_BULK = 512,           /* after a large frame: what a window holds of a body is copied once more */
     LARGE = 64 << 10,            /* a frame, or a block of memory, is large from here on */
     DIRECT_MIN = 4 << 10,
-    BITE = SP_BITE,              /* of one call; larger ones keep the sender waiting for window updates */
+    /* Of one call. Measured over loopback at 1 MiB and 4 MiB a frame: 64 KiB 7.5-8.9 GB/s, 256 KiB and 1 MiB 5-6.
+     * What a call frees is used again by the sender while it is in the cache, and the window opens steadily. */
+    BITE = 64 << 10,
     IOV = 64
 };
 
@@ -552,6 +551,7 @@ void sp_free(struct sp_conn *c)
 
 int sp_fd(const struct sp_conn *c) { return c->fd; }
 bool sp_wants_write(const struct sp_conn *c) { return c->greeting_left > 0 || c->queued > 0; }
+bool sp_wants_read(const struct sp_conn *c) { return c->rest.size > 0; }
 size_t sp_queued(const struct sp_conn *c) { return c->queued; }
 bool sp_greeted(const struct sp_conn *c) { return c->stage != GREETING; }
 bool sp_in_frame(const struct sp_conn *c)

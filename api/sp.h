@@ -30,7 +30,7 @@ struct incoming {
     struct wire_header header;   /* zeroed when it could not be read */
     struct bytes fixed;          /* header.fixed_size bytes */
     struct bytes desc;           /* header.desc_size bytes */
-    void *body;                  /* header.body_size bytes once whole; NULL when thrown away. Not NULL when size is 0. */
+    void *body;                  /* header.body_size bytes (0 too) once whole; NULL when thrown away */
 };
 
 /* Where a body goes. */
@@ -83,14 +83,15 @@ int sp_fd(const struct sp_conn *c);
 /* Reads what is there, at most about `budget` bytes, and calls the handler. OK: go on. Anything else: the connection
  * is over (UNREACHABLE: the peer closed; MALFORMED and TOO_LARGE: it broke the protocol); *e tells why.
  *
- * A REP takes no further request while SEND_QUEUE_MAX bytes of answers wait. A request that had come in with an
- * earlier one may then lie here and not in the socket: call sp_read again when the queue has become shorter. */
+ * A REP takes no further request while SEND_QUEUE_MAX bytes of answers wait. Requests that had come in with earlier
+ * ones then lie here and not in the socket, and polling does not tell of them: see sp_wants_read. */
 enum status sp_read(struct sp_conn *c, size_t budget, struct error *e) MUST_CHECK;
 /* Sends what the kernel takes, at most about SP_WRITE_TURN bytes; sp_wants_write tells whether something is left. */
 enum status sp_write(struct sp_conn *c, struct error *e) MUST_CHECK;
 /* Queues a frame; nothing is written before sp_write. */
 void sp_send(struct sp_conn *c, struct outgoing *o);
 bool sp_wants_write(const struct sp_conn *c);
+bool sp_wants_read(const struct sp_conn *c);     /* call sp_read when the queue is short, polled or not */
 size_t sp_queued(const struct sp_conn *c);       /* bytes not yet given to the kernel */
 bool sp_greeted(const struct sp_conn *c);
 bool sp_in_frame(const struct sp_conn *c);       /* a message has begun and is not whole */

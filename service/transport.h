@@ -14,8 +14,18 @@
 
 struct transport;
 
+/* What a door calls. */
+struct transport_server {
+    enum status (*peer_new)(struct server *s, const struct peer_ops *ops, void *link, const char *address,
+                            struct peer **out, struct error *e);
+    void (*peer_gone)(struct peer *p);
+    enum placement (*place)(struct peer *p, const struct incoming *in, void **at);
+    void (*frame)(struct peer *p, const struct incoming *in);
+};
+
 struct transport_config {
     struct server *server;       /* lent */
+    const struct transport_server *calls;    /* static; NULL: server.h's. Tests of the doors have their own. */
     struct loop *loop;           /* lent */
     struct mailbox *mailbox;     /* lent; the core's (nanomsg only) */
     uint64_t (*now_ms)(void);

@@ -14,10 +14,13 @@
 
 /* ---- the doors' common face ----------------------------------------------------------------------------------- */
 
+static const struct transport_server server_calls = {server_peer_new, server_peer_gone, server_place, server_frame};
+
 void transport_init(struct transport *t, const struct transport_ops *ops, const struct transport_config *config)
 {
     t->ops = ops;
     t->config = *config;
+    if (t->config.calls == NULL) t->config.calls = &server_calls;
     if (t->config.connections_max == 0) t->config.connections_max = CONNECTIONS_MAX;
 }
 
@@ -87,10 +90,11 @@ enum status address_parse(const char *url, struct address *out, struct error *e)
 char *address_url(const struct address *a)
 {
     char text[HOST_SIZE_MAX + 32];
+    const char *form = strchr(a->host, ':') != NULL ? "tcp://[%s]:%u" : "tcp://%s:%u";
     int n;
 
     if (a->ipc) n = snprintf(text, sizeof text, "ipc://%s", a->path);
-    else n = snprintf(text, sizeof text, strchr(a->host, ':') != NULL ? "tcp://[%s]:%u" : "tcp://%s:%u", a->host, a->port);
+    else n = snprintf(text, sizeof text, form, a->host, a->port);
     return mem_text(text, (size_t)n);
 }
 
@@ -110,7 +114,8 @@ void address_of_peer(int fd, const struct sockaddr_storage *from, char out[TEXT_
         snprintf(out, TEXT_ADDRESS_SIZE, "tcp://?");
         return;
     }
-    snprintf(out, TEXT_ADDRESS_SIZE, strchr(host, ':') != NULL ? "tcp://[%.100s]:%.8s" : "tcp://%.100s:%.8s", host, port);
+    const char *form = strchr(host, ':') != NULL ? "tcp://[%.100s]:%.8s" : "tcp://%.100s:%.8s";
+    snprintf(out, TEXT_ADDRESS_SIZE, form, host, port);
 }
 
 /* ---- sockets -------------------------------------------------------------------------------------------------- */

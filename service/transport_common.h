@@ -47,7 +47,7 @@ char *address_url(const struct address *a);
 /* "tcp://192.0.2.1:4711", or "unix:uid=1000,pid=17" from the credentials of fd's peer. */
 void address_of_peer(int fd, const struct sockaddr_storage *from, char out[TEXT_ADDRESS_SIZE]);
 
-/* Sets the fields above. config is copied. */
+/* Sets the fields above; what config leaves open gets its default. */
 void transport_init(struct transport *t, const struct transport_ops *ops, const struct transport_config *config);
 
 #endif

@@ -318,7 +318,7 @@ static void remote_free(struct remote *p)
 {
     struct door *d = p->door;
 
-    server_peer_gone(p->peer);
+    d->base.config.calls->peer_gone(p->peer);
     (void)map_remove(d->peers, bytes_of(p->route, p->route_size));
     list_remove(&p->task.node);
     list_remove(&p->node);
@@ -360,7 +360,7 @@ static enum status remote_new(struct request *r, struct remote **out, struct err
     if (s != STATUS_OK) goto out;
     memcpy(&key, r->route, sizeof key);
     snprintf(address, sizeof address, "nanomsg:%08x%s", ntohl(key), r->route_size > 4 ? " (device)" : "");
-    s = server_peer_new(d->base.config.server, &remote_ops, p, address, &p->peer, e);
+    s = d->base.config.calls->peer_new(d->base.config.server, &remote_ops, p, address, &p->peer, e);
     if (s != STATUS_OK) {
         (void)map_remove(d->peers, bytes_of(p->route, p->route_size));
         goto out;
@@ -387,15 +387,17 @@ static void request_parse(const struct request *r, struct incoming *in, struct e
 
 static void request_serve(struct request *r, struct remote *p, struct incoming *in)
 {
+    const struct transport_server *calls = r->door->base.config.calls;
+
     if (in->status == STATUS_OK) {
         uint8_t *body = (uint8_t *)r->chunk + wire_head_size(&in->header);
         void *at = NULL;
-        enum placement where = in->header.body_size > 0 ? server_place(p->peer, in, &at) : PLACE_SCRATCH;
+        enum placement where = in->header.body_size > 0 ? calls->place(p->peer, in, &at) : PLACE_SCRATCH;
         if (where == PLACE_AT) memcpy(at, body, in->header.body_size);
         in->body = where == PLACE_AT ? at : where == PLACE_SCRATCH ? body : NULL;
     }
     p->waiting++;
-    server_frame(p->peer, in);
+    calls->frame(p->peer, in);
 }
 
 static void request_open(struct mail *m)

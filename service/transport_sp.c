@@ -73,7 +73,7 @@ static void conn_free(struct conn *c)
         c->sp = NULL;
         sp_free(sp);
     }
-    server_peer_gone(c->peer);
+    c->door->base.config.calls->peer_gone(c->peer);
     list_remove(&c->task.node);
     list_remove(&c->node);
     c->door->count--;
@@ -152,13 +152,13 @@ static void conn_later(struct loop_task *t) { conn_turn(CONTAINER_OF(t, struct c
 static enum placement conn_place(void *ctx, const struct incoming *in, void **at)
 {
     struct conn *c = ctx;
-    return server_place(c->peer, in, at);
+    return c->door->base.config.calls->place(c->peer, in, at);
 }
 
 static void conn_frame(void *ctx, const struct incoming *in)
 {
     struct conn *c = ctx;
-    server_frame(c->peer, in);
+    c->door->base.config.calls->frame(c->peer, in);
 }
 
 static void conn_answer(void *link, struct outgoing *o)
@@ -227,7 +227,7 @@ static enum status conn_new(struct door *d, int fd, const struct sockaddr_storag
     if (!d->address.ipc) set_tcp_options(fd);
     s = sp_new(fd, SP_REP, d->address.ipc, FRAME_SIZE_MAX, &conn_handler, c, &c->sp, e);
     if (s != STATUS_OK) goto out;
-    s = server_peer_new(d->base.config.server, &conn_ops, c, c->address, &c->peer, e);
+    s = d->base.config.calls->peer_new(d->base.config.server, &conn_ops, c, c->address, &c->peer, e);
     if (s != STATUS_OK) goto out;
     s = loop_add(d->base.config.loop, &c->watch, EPOLLIN, e);
     if (s != STATUS_OK) goto out;
@@ -239,7 +239,7 @@ static enum status conn_new(struct door *d, int fd, const struct sockaddr_storag
 out:
     if (c != NULL) {
         sp_free(c->sp);
-        if (c->peer != NULL) server_peer_gone(c->peer);
+        if (c->peer != NULL) d->base.config.calls->peer_gone(c->peer);
         mem_free(c);
     }
     return s;

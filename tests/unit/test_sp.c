@@ -145,10 +145,12 @@ static void check_made(struct end *x, const struct incoming *in)
 {
     struct made m = made_of(in->id & 0x7fffffffu);
 
-    if (in->fixed.size != m.fixed_size || in->desc.size != m.desc_size || in->header.body_size != m.body_size) x->wrong++;
-    else if (!made_is(in->fixed.at, in->id, 0, m.fixed_size) || !made_is(in->desc.at, in->id, 1, m.desc_size)) x->wrong++;
-    else if (m.where == PLACE_DROP && m.body_size > 0) x->wrong += in->body != NULL;
-    else if (in->body == NULL || !made_is(in->body, in->id, 2, m.body_size)) x->wrong++;
+    bool dropped = m.where == PLACE_DROP && m.body_size > 0;
+    bool right = in->fixed.size == m.fixed_size && in->desc.size == m.desc_size &&
+                 in->header.body_size == m.body_size && made_is(in->fixed.at, in->id, 0, m.fixed_size) &&
+                 made_is(in->desc.at, in->id, 1, m.desc_size) && (in->body == NULL) == dropped &&
+                 (dropped || made_is(in->body, in->id, 2, m.body_size));
+    if (!right) x->wrong++;
 }
 
 static void end_frame(void *ctx, const struct incoming *in)
@@ -253,6 +255,13 @@ static struct sent *send_made(struct end *x, struct made m)
     return s;
 }
 
+/* Requests 1 to count, with a body of `size` bytes each. */
+static void send_small(uint32_t count, size_t size)
+{
+    for (uint32_t id = 1; id <= count; id++)
+        (void)send_made(&req, (struct made){.id = id | 0x80000000u, .body_size = size, .segments = 1});
+}
+
 /* ---- the way of a frame --------------------------------------------------------------------------------------- */
 
 static void check_random_frames(bool ipc, uint64_t seed)
@@ -293,7 +302,7 @@ TEST(many_small_frames_are_taken_with_one_read)
 {
     ends_new(false);
     settle(NULL);
-    for (uint32_t id = 1; id <= 20; id++) (void)send_made(&req, (struct made){.id = id | 0x80000000u, .body_size = 64, .segments = 1});
+    send_small(20, 64);
     CHECK_OK(sp_write(req.sp, &e), &e);
     CHECK_EQ(sp_queued(req.sp), 0);
     CHECK_EQ(pump(req.tap, rep.tap, 4096), 20 * (8 + 4 + 76 + 64));
@@ -367,7 +376,7 @@ TEST(the_state_of_a_connection_is_told)
 TEST(frames_that_were_not_sent_come_back)
 {
     ends_new(false);
-    for (uint32_t id = 1; id <= 3; id++) (void)send_made(&req, (struct made){.id = id | 0x80000000u, .body_size = 9, .segments = 1});
+    send_small(3, 9);
     ends_free();
     CHECK_EQ(done_lost, 3);
     CHECK_EQ(done_sent, 0);
@@ -556,7 +565,7 @@ TEST(requests_wait_while_too_many_answers_do_and_none_is_lost)
     settle(NULL);
     big_done = 0;
     CHECK(wire_head_write(&big.head, &h, (struct bytes){0}, (struct bytes){0}, 0, NULL, 0));
-    for (uint32_t id = 1; id <= 10; id++) (void)send_made(&req, (struct made){.id = id | 0x80000000u, .body_size = 20, .segments = 1});
+    send_small(10, 20);
     CHECK_OK(sp_write(req.sp, &e), &e);
     CHECK_EQ(pump(req.tap, rep.tap, 150), 150);          /* one request and a part of the next */
     CHECK_OK(sp_read(rep.sp, 1 << 20, &e), &e);

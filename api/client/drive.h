@@ -1,0 +1,53 @@
+/* Who moves a handle: the thread that waits for an operation polls the links itself, so that a small call changes no
+ * thread. Only one drives at a time; others that wait sleep until their operation is finished or it is their turn.
+ * A background thread (of handles on a daemon) sends heartbeats, and drives while operations are outstanding and
+ * nobody waits.
+ *
+ * The handle's one lock is held by whoever is inside the engine and released while polling. */
+#ifndef API_CLIENT_DRIVE_H
+#define API_CLIENT_DRIVE_H
+
+#include "api/client/engine.h"
+#include "api/client/type.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+struct paramd {
+    pthread_mutex_t lock;
+    pthread_cond_t turn;         /* for those who wait: something has finished, or nobody drives */
+    pthread_cond_t idle;         /* for the background thread: something is to be done */
+    pid_t pid;                   /* of the process that opened it */
+    struct client_type type;
+    struct client_options options;
+    struct engine *engine;
+    struct link *links[LANES_MAX];
+    unsigned link_count;
+    int kick;                    /* an eventfd that wakes who polls; -1: none */
+
+    bool driving, background_drives;
+    unsigned waiters;
+    bool has_thread, stopping;
+    pthread_t thread;
+
+    paramd_update *function;     /* the updater of a private store; NULL: the store's own */
+    void *function_ctx;
+    atomic_bool inside;          /* the function is running, on inside_thread */
+    pthread_t inside_thread;
+};
+
+/* Opens the links and (for a daemon) starts the thread. options are taken also when this fails. */
+enum status drive_new(const struct client_type *type, struct client_options *options, struct paramd **out,
+                      struct error *e) MUST_CHECK;
+void drive_free(struct paramd *kv);
+
+/* Locks the handle and tells the engine the time. FORKED in another process, REENTRANT from inside the updater:
+ * then it is not locked. */
+enum status drive_enter(struct paramd *kv, struct error *e) MUST_CHECK;
+/* Sends what was begun meanwhile, has somebody look after it, and unlocks. */
+void drive_leave(struct paramd *kv);
+/* Between the two: waits until the operation is finished, at most until the time. */
+void drive_until(struct paramd *kv, const struct op *op, uint64_t until_ms);
+
+#endif

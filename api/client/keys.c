@@ -1,0 +1,171 @@
+#include "api/client/keys.h"
+
+#include "api/client/op.h"
+#include "service/base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct keys {
+    struct map *by_name;
+};
+
+enum { NAME_CODE_MAX = 1 + KEY_NAME_SIZE_MAX };
+
+/* What the map knows a name by: the kind, then its bytes. */
+static struct bytes encode(const struct key_name *n, uint8_t to[NAME_CODE_MAX])
+{
+    struct bytes text = n->type == KEY_STR ? n->text : bytes_of(&n->number, sizeof n->number);
+
+    to[0] = n->type;
+    memcpy(to + 1, text.at, text.size);
+    return bytes_of(to, 1 + text.size);
+}
+
+enum status keys_new(const uint8_t seed[16], struct keys **out, struct error *e)
+{
+    struct keys *t = mem_zero(sizeof *t);
+
+    if (t != NULL) t->by_name = map_new(seed);
+    if (t == NULL || t->by_name == NULL) {
+        mem_free(t);
+        return error_set(e, REASON_NO_MEMORY, "no memory for a table of keys");
+    }
+    *out = t;
+    return STATUS_OK;
+}
+
+void keys_free(struct keys *t)
+{
+    size_t at = 0;
+
+    if (t == NULL) return;
+    for (struct key *k; (k = map_next(t->by_name, &at)) != NULL;) mem_free(k);
+    map_free(t->by_name);
+    mem_free(t);
+}
+
+enum status key_name_of(const struct paramd_key *k, struct key_name *out, struct error *e)
+{
+    *out = (struct key_name){KEY_INT, k->number, {NULL, 0}};
+    if (k->name == NULL) return STATUS_OK;
+    out->type = KEY_STR;
+    out->number = 0;
+    out->text = bytes_of(k->name, k->name_size > 0 ? k->name_size : strlen(k->name));
+    if (out->text.size == 0 || out->text.size > KEY_NAME_SIZE_MAX)
+        return error_set(e, REASON_BAD_ARGUMENT, "a key has %zu bytes: it must have 1 to %d", out->text.size,
+                         KEY_NAME_SIZE_MAX);
+    if (!bytes_is_utf8(out->text))
+        return error_set(e, REASON_BAD_ARGUMENT, "a key must be UTF-8 without NUL");
+    return STATUS_OK;
+}
+
+void key_name_text(const struct key_name *n, char *to, size_t size)
+{
+    if (n->type == KEY_INT) snprintf(to, size, "%lld", (long long)n->number);
+    else snprintf(to, size, "\"%.*s\"", (int)(n->text.size < 60 ? n->text.size : 60), (const char *)n->text.at);
+}
+
+int key_name_compare(const struct key_name *a, const struct key_name *b)
+{
+    if (a->type != b->type) return a->type < b->type ? -1 : 1;
+    if (a->type == KEY_STR) return bytes_compare(a->text, b->text);
+    return a->number < b->number ? -1 : a->number > b->number;
+}
+
+static struct key *key_new(const struct key_name *n)
+{
+    struct key *k = mem_zero(sizeof *k + n->text.size);
+
+    if (k == NULL) return NULL;
+    k->name = *n;
+    if (n->type == KEY_STR) {
+        memcpy(k + 1, n->text.at, n->text.size);
+        k->name.text.at = k + 1;
+    }
+    list_init(&k->turns);
+    list_init(&k->quiet);
+    return k;
+}
+
+enum status keys_hold(struct keys *t, const struct key_name *n, struct key **out, struct error *e)
+{
+    uint8_t code[NAME_CODE_MAX];
+    struct bytes name = encode(n, code);
+    struct key *k = map_find(t->by_name, name);
+
+    if (k == NULL) {
+        k = key_new(n);
+        if (k == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a key");
+        enum status s = map_put(t->by_name, name, k, e);
+        if (s != STATUS_OK) {
+            mem_free(k);
+            return s;
+        }
+    }
+    k->uses++;
+    *out = k;
+    return STATUS_OK;
+}
+
+void keys_release(struct keys *t, struct key *k)
+{
+    uint8_t code[NAME_CODE_MAX];
+
+    if (--k->uses > 0 || k->id != 0) return;
+    map_remove(t->by_name, encode(&k->name, code));
+    mem_free(k);
+}
+
+struct key *keys_next(const struct keys *t, size_t *at) { return map_next(t->by_name, at); }
+
+void key_learn(struct key *k, const struct key_facts *f, uint64_t joining)
+{
+    bool same = k->id == f->id && k->known == joining;
+    uint64_t count;
+
+    k->id = f->id;
+    k->dtype = f->dtype;
+    k->ndim = f->ndim;
+    memcpy(k->shape, f->shape, f->ndim * sizeof *f->shape);
+    if (!wire_shape_size(k->shape, k->ndim, dtype_size(k->dtype), &count, &k->size)) k->size = 0;
+    k->next_step = f->next_step;
+    k->recorded = f->next_step - 1;
+    /* Within one joining the steps up to next_step are ours, and may include one whose answer was lost: its end is
+     * still to be asked for. A new joining starts at a step of the store's choice. */
+    if (!same || k->applied > k->recorded) k->applied = k->recorded;
+    k->known = joining;
+    k->uncertain = false;
+}
+
+bool key_turn_queue(struct key *k, struct turn *t)
+{
+    bool first = list_empty(&k->turns);
+
+    list_append(&k->turns, &t->node);
+    k->begun++;
+    return first;
+}
+
+bool key_quiet_wait(struct key *k, struct quiet *q)
+{
+    if (list_empty(&k->turns)) return false;
+    q->until = k->begun;
+    list_append(&k->quiet, &q->node);
+    return true;
+}
+
+void key_turn_end(struct key *k, struct turn *t)
+{
+    bool had = LIST_FIRST(struct turn, node, &k->turns) == t;
+
+    list_remove(&t->node);
+    k->ended++;
+    struct turn *next = LIST_FIRST(struct turn, node, &k->turns);
+    if (had && next != NULL) next->have(next);
+    LIST_EACH(struct quiet, q, node, &k->quiet) {
+        if (k->ended < q->until && next != NULL) continue;
+        list_remove(&q->node);
+        op_quiet(q->op);
+    }
+}

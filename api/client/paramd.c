@@ -1,0 +1,659 @@
+/* The library's calls: each is "begin, wait, end" of an operation of the engine. */
+#include "api/client/paramd.h"
+
+#include "api/client/documents.h"
+#include "api/client/drive.h"
+#include "api/client/keys.h"
+#include "service/base/clock.h"
+#include "service/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LEAVE_MS = 1000 };
+
+struct paramd_op {
+    struct paramd *kv;
+    struct op *op;               /* NULL: it was over at once, with `over` */
+    struct error over;
+};
+
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
+
+static int tell(const struct error *from, struct paramd_error *to)
+{
+    if (to == NULL) return (int)from->status;
+    *to = (struct paramd_error){.status = (int)from->status};
+    if (from->status == STATUS_OK) return 0;
+    to->retry_ms = from->retry_ms;
+    strncpy(to->reason, reason_code(from->reason), sizeof to->reason - 1);
+    memcpy(to->text, from->text, sizeof to->text);
+    return to->status;
+}
+
+static int told(enum status s, struct error *from, struct paramd_error *to)
+{
+    if (s == STATUS_OK) from->status = STATUS_OK;
+    return tell(from, to);
+}
+
+const char *paramd_status_name(int status)
+{
+    return status_name(status < 0 ? STATUS_UNKNOWN : status_from_wire((uint32_t)status));
+}
+
+const char *paramd_version(void) { return "paramd 0.1.0"; }
+
+/* ---- begin, wait, end -------------------------------------------------------------------------------------------- */
+
+/* Ends what began with drive_enter: waits for the operation, if it could be begun, and takes its result. */
+static enum status complete(struct paramd *kv, enum status s, struct op *op, struct error *e)
+{
+    if (s == STATUS_OK) {
+        drive_until(kv, op, UINT64_MAX);
+        *e = op_result(op)->error;
+        s = e->status;
+        op_release(op);
+    }
+    drive_leave(kv);
+    return s;
+}
+
+/* The same for one that goes on by itself. */
+static enum status hand_out(struct paramd *kv, enum status s, struct op *op, struct paramd_op **out, struct error *e)
+{
+    struct paramd_op *p = s == STATUS_OK ? mem_zero(sizeof *p) : NULL;
+
+    if (s == STATUS_OK && p == NULL) {
+        op_release(op);
+        s = error_set(e, REASON_NO_MEMORY, "no memory for an operation");
+    }
+    if (p != NULL) {
+        *p = (struct paramd_op){.kv = kv, .op = op};
+        *out = p;
+    }
+    drive_leave(kv);
+    return s;
+}
+
+/* A call in both its forms; BEGIN sets s and op. */
+#define BLOCKING(BEGIN)                                     \
+    struct error error;                                     \
+    struct op *op = NULL;                                   \
+    enum status s = drive_enter(kv, &error);                \
+    if (s != STATUS_OK) return told(s, &error, e);          \
+    s = BEGIN;                                              \
+    s = complete(kv, s, op, &error);                        \
+    return told(s, &error, e)
+#define STARTED(BEGIN)                                      \
+    struct error error;                                     \
+    struct op *op = NULL;                                   \
+    enum status s = drive_enter(kv, &error);                \
+    *out = NULL;                                            \
+    if (s != STATUS_OK) return told(s, &error, e);          \
+    s = BEGIN;                                              \
+    s = hand_out(kv, s, op, out, &error);                   \
+    return told(s, &error, e)
+
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
+
+static enum status open_handle(const char *type, const char *options, struct paramd **out, struct error *e)
+{
+    struct client_type t;
+    struct client_options o;
+
+    enum status s = client_type_parse(type, &t, e);
+    if (s == STATUS_OK) s = client_options_read(&t, options, &o, e);
+    return s == STATUS_OK ? drive_new(&t, &o, out, e) : s;
+}
+
+int paramd_create(const char *type, const char *options, struct paramd **out, struct paramd_error *e)
+{
+    struct error error;
+    struct op *op = NULL;
+    struct paramd *kv = NULL;
+
+    *out = NULL;
+    enum status s = open_handle(type, options, &kv, &error);
+    if (s == STATUS_OK) s = drive_enter(kv, &error);
+    if (s != STATUS_OK) return told(s, &error, e);
+    s = op_create(kv->engine, &op, &error);
+    s = complete(kv, s, op, &error);
+    if (s == STATUS_OK) *out = kv;
+    else drive_free(kv);
+    return told(s, &error, e);
+}
+
+int paramd_create_start(const char *type, const char *options, struct paramd **out, struct paramd_op **operation,
+                        struct paramd_error *e)
+{
+    struct error error;
+    struct op *op = NULL;
+    struct paramd *kv = NULL;
+
+    *out = NULL;
+    *operation = NULL;
+    enum status s = open_handle(type, options, &kv, &error);
+    if (s == STATUS_OK) s = drive_enter(kv, &error);
+    if (s != STATUS_OK) return told(s, &error, e);
+    s = op_create(kv->engine, &op, &error);
+    s = hand_out(kv, s, op, operation, &error);
+    if (s == STATUS_OK) *out = kv;
+    else drive_free(kv);
+    return told(s, &error, e);
+}
+
+static enum status leave(struct paramd *kv, uint32_t deadline_ms, struct error *e)
+{
+    struct op *op = NULL;
+    enum status s = op_json(kv->engine, WIRE_Leave, bytes_of("", 0), false, &op, e);
+
+    if (s != STATUS_OK) return s;
+    if (deadline_ms > 0) op_set_deadline(op, deadline_ms);
+    drive_until(kv, op, UINT64_MAX);
+    *e = op_result(op)->error;
+    op_release(op);
+    engine_close_store(kv->engine);
+    return e->status;
+}
+
+int paramd_leave(struct paramd *kv, struct paramd_error *e)
+{
+    struct error error;
+    enum status s = drive_enter(kv, &error);
+
+    if (s != STATUS_OK) return told(s, &error, e);
+    s = leave(kv, 0, &error);
+    drive_leave(kv);
+    return told(s, &error, e);
+}
+
+void paramd_close(struct paramd *kv)
+{
+    struct error e;
+
+    /* Threads and connections of the parent are not ours to end. */
+    if (kv == NULL || kv->pid != getpid()) return;
+    if (drive_enter(kv, &e) != STATUS_OK) return;
+    if (engine_joined(kv->engine)) (void)leave(kv, LEAVE_MS, &e);
+    drive_leave(kv);
+    drive_free(kv);
+}
+
+const char *paramd_type(const struct paramd *kv) { return kv->type.name; }
+
+int paramd_rank(const struct paramd *kv) { return (int)engine_rank(kv->engine); }
+
+static int number_of(struct paramd *kv, unsigned (*fact)(const struct engine *))
+{
+    if (drive_enter(kv, NULL) != STATUS_OK) return -1;
+    int n = (int)fact(kv->engine);
+    drive_leave(kv);
+    return n;
+}
+
+int paramd_num_workers(struct paramd *kv) { return number_of(kv, engine_num_workers); }
+int paramd_num_dead(struct paramd *kv) { return number_of(kv, engine_num_dead); }
+
+/* ---- a function as updater --------------------------------------------------------------------------------------- */
+
+static int call_function(struct paramd *kv, const struct paramd_key *key, const struct paramd_tensor *sum,
+                         struct paramd_tensor *stored)
+{
+    kv->inside_thread = pthread_self();
+    atomic_store(&kv->inside, true);
+    int answer = kv->function(kv->function_ctx, key, sum, stored);
+    atomic_store(&kv->inside, false);
+    return answer;
+}
+
+static enum status wait_for(struct paramd *kv, enum status s, struct op *op, struct error *e)
+{
+    if (s != STATUS_OK) return s;
+    drive_until(kv, op, UINT64_MAX);
+    *e = op_result(op)->error;
+    op_release(op);
+    return e->status;
+}
+
+/* Reads the value, has the function change it, and writes it back. */
+static enum status update_one(struct paramd *kv, const struct tensors *t, struct contribution c, struct error *e)
+{
+    const struct paramd_tensor *given = &t->values[c.index];
+    void *sum_data = mem_aligned(c.size), *data = mem_aligned(c.size);
+    struct paramd_tensor sum = *given, stored = *given;
+    struct tensors one = {1, &t->keys[c.index], &stored, 0};
+    struct op *op = NULL;
+    enum status s;
+    int answer;
+
+    sum.data = sum_data;
+    stored.data = data;
+    if (sum_data == NULL || data == NULL) {
+        s = error_set(e, REASON_NO_MEMORY, "no memory for an update");
+        goto out;
+    }
+    if (c.size > 0) memcpy(sum_data, c.data, c.size);
+    s = op_pull(kv->engine, &one, NULL, &op, e);
+    s = wait_for(kv, s, op, e);
+    if (s != STATUS_OK) goto out;
+    answer = call_function(kv, one.keys, &sum, &stored);
+    if (answer != 0) {
+        s = error_set(e, REASON_CALLBACK_FAILED, "the updater function answered %d: this and later keys are unchanged",
+                      answer);
+        goto out;
+    }
+    stored.data = data; /* the function may have set another; the bytes that count are these */
+    s = op_set(kv->engine, &one, true, &op, e);
+    s = wait_for(kv, s, op, e);
+out:
+    mem_free(sum_data);
+    mem_free(data);
+    return s;
+}
+
+static enum status push_function(struct paramd *kv, const struct tensors *t, struct error *e)
+{
+    struct op *sums = NULL;
+    enum status s = op_sums(kv->engine, t, &sums, e);
+
+    if (s != STATUS_OK) return s;
+    drive_until(kv, sums, UINT64_MAX);
+    *e = op_result(sums)->error;
+    s = e->status;
+    for (size_t i = 0; s == STATUS_OK && i < op_sums_count(sums); i++) s = update_one(kv, t, op_sums_at(sums, i), e);
+    op_release(sums);
+    return s;
+}
+
+static int push_by_function(struct paramd *kv, const struct tensors *t, struct paramd_op **out, struct paramd_error *e)
+{
+    struct error error;
+    struct paramd_op *p = out != NULL ? mem_zero(sizeof *p) : NULL;
+    enum status s;
+
+    if (out != NULL && p == NULL) s = error_set(&error, REASON_NO_MEMORY, "no memory for an operation");
+    else s = push_function(kv, t, &error);
+    drive_leave(kv);
+    if (p == NULL) return told(s, &error, e);
+    *p = (struct paramd_op){.kv = kv};
+    if (s != STATUS_OK) p->over = error;
+    *out = p;
+    return told(STATUS_OK, &error, e);
+}
+
+int paramd_set_updater_function(struct paramd *kv, paramd_update *update, void *ctx, struct paramd_error *e)
+{
+    struct error error;
+    enum status s = drive_enter(kv, &error);
+
+    if (s != STATUS_OK) return told(s, &error, e);
+    if (!kv->options.embedded && update != NULL) {
+        s = error_set(&error, REASON_UNIMPLEMENTED, "a function cannot run on a daemon: give a document such as "
+                      "{\"type\": \"sgd\"}, or use type local");
+    } else {
+        kv->function = update;
+        kv->function_ctx = ctx;
+    }
+    drive_leave(kv);
+    return told(s, &error, e);
+}
+
+/* ---- data -------------------------------------------------------------------------------------------------------- */
+
+static struct tensors tensors_of(size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,
+                                 int priority)
+{
+    return (struct tensors){count, keys, values, priority};
+}
+
+int paramd_init(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,
+                struct paramd_error *e)
+{
+    struct tensors t = tensors_of(count, keys, values, 0);
+    BLOCKING(op_init(kv->engine, &t, &op, &error));
+}
+
+int paramd_init_start(struct paramd *kv, size_t count, const struct paramd_key *keys,
+                      const struct paramd_tensor *values, struct paramd_op **out, struct paramd_error *e)
+{
+    struct tensors t = tensors_of(count, keys, values, 0);
+    STARTED(op_init(kv->engine, &t, &op, &error));
+}
+
+int paramd_push(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,
+                int priority, struct paramd_error *e)
+{
+    struct tensors t = tensors_of(count, keys, values, priority);
+    struct error error;
+    struct op *op = NULL;
+    enum status s = drive_enter(kv, &error);
+
+    if (s != STATUS_OK) return told(s, &error, e);
+    if (kv->function != NULL) return push_by_function(kv, &t, NULL, e);
+    s = op_push(kv->engine, &t, &op, &error);
+    s = complete(kv, s, op, &error);
+    return told(s, &error, e);
+}
+
+int paramd_push_start(struct paramd *kv, size_t count, const struct paramd_key *keys,
+                      const struct paramd_tensor *values, int priority, struct paramd_op **out,
+                      struct paramd_error *e)
+{
+    struct tensors t = tensors_of(count, keys, values, priority);
+    struct error error;
+    struct op *op = NULL;
+    enum status s = drive_enter(kv, &error);
+
+    *out = NULL;
+    if (s != STATUS_OK) return told(s, &error, e);
+    if (kv->function != NULL) return push_by_function(kv, &t, out, e);
+    s = op_push(kv->engine, &t, &op, &error);
+    s = hand_out(kv, s, op, out, &error);
+    return told(s, &error, e);
+}
+
+int paramd_pull(struct paramd *kv, size_t count, const struct paramd_key *keys, struct paramd_tensor *outputs,
+                int priority, struct paramd_error *e)
+{
+    struct tensors t = tensors_of(count, keys, outputs, priority);
+    BLOCKING(op_pull(kv->engine, &t, NULL, &op, &error));
+}
+
+int paramd_pull_start(struct paramd *kv, size_t count, const struct paramd_key *keys, struct paramd_tensor *outputs,
+                      int priority, struct paramd_op **out, struct paramd_error *e)
+{
+    struct tensors t = tensors_of(count, keys, outputs, priority);
+    STARTED(op_pull(kv->engine, &t, NULL, &op, &error));
+}
+
+int paramd_pull_newer_start(struct paramd *kv, size_t count, const struct paramd_key *keys,
+                            struct paramd_tensor *outputs, const uint64_t *newer, uint64_t *versions, int wait,
+                            int priority, struct paramd_op **out, struct paramd_error *e)
+{
+    struct tensors t = tensors_of(count, keys, outputs, priority);
+    struct pull_newer n = {newer, versions, wait != 0};
+    STARTED(op_pull(kv->engine, &t, &n, &op, &error));
+}
+
+int paramd_pushpull(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,
+                    size_t output_count, const struct paramd_key *output_keys, struct paramd_tensor *outputs,
+                    int priority, struct paramd_error *e)
+{
+    int code = paramd_push(kv, count, keys, values, priority, e);
+
+    if (code != 0) return code;
+    if (outputs != NULL) return paramd_pull(kv, output_count, output_keys, outputs, priority, e);
+    struct tensors t = tensors_of(count, keys, values, priority);
+    BLOCKING(op_pull(kv->engine, &t, NULL, &op, &error));
+}
+
+int paramd_broadcast(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,
+                     size_t output_count, const struct paramd_key *output_keys, struct paramd_tensor *outputs,
+                     int priority, struct paramd_error *e)
+{
+    int code = paramd_init(kv, count, keys, values, e);
+
+    return code == 0 ? paramd_pull(kv, output_count, output_keys, outputs, priority, e) : code;
+}
+
+int paramd_set(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,
+               int force, struct paramd_error *e)
+{
+    struct tensors t = tensors_of(count, keys, values, 0);
+    BLOCKING(op_set(kv->engine, &t, force != 0, &op, &error));
+}
+
+int paramd_set_start(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,
+                     int force, struct paramd_op **out, struct paramd_error *e)
+{
+    struct tensors t = tensors_of(count, keys, values, 0);
+    STARTED(op_set(kv->engine, &t, force != 0, &op, &error));
+}
+
+int paramd_wait(struct paramd *kv, size_t count, const struct paramd_key *keys, struct paramd_error *e)
+{
+    BLOCKING(op_wait(kv->engine, count, keys, &op, &error));
+}
+
+int paramd_wait_start(struct paramd *kv, size_t count, const struct paramd_key *keys, struct paramd_op **out,
+                      struct paramd_error *e)
+{
+    STARTED(op_wait(kv->engine, count, keys, &op, &error));
+}
+
+int paramd_barrier(struct paramd *kv, const char *name, struct paramd_error *e)
+{
+    BLOCKING(op_barrier(kv->engine, name, &op, &error));
+}
+
+int paramd_barrier_start(struct paramd *kv, const char *name, struct paramd_op **out, struct paramd_error *e)
+{
+    STARTED(op_barrier(kv->engine, name, &op, &error));
+}
+
+/* ---- JSON methods ------------------------------------------------------------------------------------------------ */
+
+/* "keys":[3,4] */
+static enum status put_keys(struct buf *b, size_t count, const struct paramd_key *keys, struct error *e)
+{
+    struct key_name n;
+
+    buf_text(b, "\"keys\":[");
+    for (size_t i = 0; i < count; i++) {
+        enum status s = key_name_of(&keys[i], &n, e);
+        if (s != STATUS_OK) return s;
+        if (i > 0) buf_text(b, ",");
+        if (n.type == KEY_INT) buf_format(b, "%lld", (long long)n.number);
+        else doc_put_text(b, n.text);
+    }
+    buf_text(b, "]");
+    return b->failed ? error_set(e, REASON_NO_MEMORY, "no memory for %zu keys", count) : STATUS_OK;
+}
+
+/* Asks, waits, and lends the answer to `read` (NULL: it says nothing). Locks by itself. */
+struct request {
+    unsigned method;
+    struct buf members;
+    enum status (*read)(void *ctx, const char *answer, struct error *e);
+    void *ctx;
+};
+
+static enum status ask(struct paramd *kv, struct request *r, enum status s, struct error *e)
+{
+    struct op *op = NULL;
+
+    if (s == STATUS_OK && r->members.failed) s = error_set(e, REASON_NO_MEMORY, "no memory for a request");
+    if (s == STATUS_OK)
+        s = op_json(kv->engine, r->method, bytes_of(r->members.at, r->members.size), false, &op, e);
+    if (s == STATUS_OK) {
+        drive_until(kv, op, UINT64_MAX);
+        *e = op_result(op)->error;
+        s = e->status;
+        if (s == STATUS_OK && r->read != NULL) s = r->read(r->ctx, op_answer(op), e);
+        op_release(op);
+    }
+    buf_fini(&r->members);
+    return s;
+}
+
+int paramd_delete(struct paramd *kv, size_t count, const struct paramd_key *keys, int force, struct paramd_error *e)
+{
+    struct error error;
+    struct request r = {.method = WIRE_Delete};
+    enum status s = drive_enter(kv, &error);
+
+    if (s != STATUS_OK) return told(s, &error, e);
+    s = put_keys(&r.members, count, keys, &error);
+    buf_format(&r.members, ",\"force\":%s", force != 0 ? "true" : "false");
+    s = ask(kv, &r, s, &error);
+    if (s == STATUS_OK) engine_forget(kv->engine, count, keys);
+    drive_leave(kv);
+    return told(s, &error, e);
+}
+
+static enum status read_info(void *ctx, const char *answer, struct error *e)
+{
+    struct paramd_info *out = ctx;
+    json_t *doc;
+    enum dtype dtype;
+
+    enum status s = doc_read(bytes_text(answer), &doc, e);
+    if (s != STATUS_OK) return s;
+    const json_t *item = json_array_get(json_object_get(doc, "items"), 0), *shape = json_object_get(item, "shape");
+    memset(out, 0, sizeof *out);
+    if (!json_is_object(item)) {
+        s = error_set(e, REASON_NO_KEY, "the key was not initialised: call init with its first value");
+    } else if (!dtype_parse(bytes_text(doc_text(item, "dtype")), &dtype) || json_array_size(shape) > DIMS_MAX) {
+        s = error_set(e, REASON_INTERNAL, "the daemon's description of the key cannot be read");
+    } else {
+        out->dtype = (int)dtype;
+        out->ndim = (int)json_array_size(shape);
+        for (size_t i = 0; i < json_array_size(shape); i++) out->shape[i] = json_integer_value(json_array_get(shape, i));
+        out->version = doc_u64(item, "version", 0);
+        out->id = doc_u64(item, "id", 0);
+    }
+    json_decref(doc);
+    return s;
+}
+
+int paramd_describe(struct paramd *kv, const struct paramd_key *key, struct paramd_info *out, struct paramd_error *e)
+{
+    struct error error;
+    struct request r = {.method = WIRE_Describe, .read = read_info, .ctx = out};
+    enum status s = drive_enter(kv, &error);
+
+    if (s != STATUS_OK) return told(s, &error, e);
+    s = ask(kv, &r, put_keys(&r.members, 1, key, &error), &error);
+    drive_leave(kv);
+    return told(s, &error, e);
+}
+
+static enum status check_document(const char *text, struct error *e)
+{
+    json_error_t why;
+    json_t *doc = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+
+    if (doc == NULL)
+        return error_set(e, REASON_BAD_JSON, "line %d, column %d: %s", why.line, why.column, why.text);
+    json_decref(doc);
+    return STATUS_OK;
+}
+
+int paramd_set_updater(struct paramd *kv, const char *document, struct paramd_error *e)
+{
+    struct error error;
+    struct request r = {.method = WIRE_SetUpdater};
+    enum status s = drive_enter(kv, &error);
+
+    if (s != STATUS_OK) return told(s, &error, e);
+    if (document == NULL) document = "null";
+    s = check_document(document, &error);
+    buf_text(&r.members, "\"updater\":");
+    buf_text(&r.members, document);
+    s = ask(kv, &r, s, &error);
+    if (s == STATUS_OK) kv->function = NULL;
+    drive_leave(kv);
+    return told(s, &error, e);
+}
+
+/* Methods that are not about one store that is open, or that the library does by itself. */
+static bool names_no_store(unsigned method)
+{
+    return method == WIRE_Create || method == WIRE_DeleteStore || method == WIRE_ListStores ||
+           method == WIRE_Heartbeat || method == WIRE_Health;
+}
+
+static enum status begin_call(struct paramd *kv, const char *method, const char *text, struct op **op, struct error *e)
+{
+    unsigned number = wire_method_find(bytes_text(method));
+    json_error_t why;
+
+    if (number == 0 || !wire_method_is_json(number) || number == WIRE_Hello || number == WIRE_Join)
+        return error_set(e, REASON_UNKNOWN_METHOD, "\"%.60s\" is no JSON method that can be called here", method);
+    json_t *doc = json_loads(text != NULL ? text : "{}", JSON_REJECT_DUPLICATES, &why);
+    if (!json_is_object(doc)) {
+        json_decref(doc);
+        return error_set(e, REASON_BAD_JSON, "%s takes a JSON object", method);
+    }
+    bool whole = names_no_store(number) || json_object_get(doc, "store") != NULL;
+    char *members = json_dumps(doc, JSON_COMPACT);
+    json_decref(doc);
+    if (members == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a request");
+    enum status s = op_json(kv->engine, number, bytes_of(members + 1, strlen(members) - 2), whole, op, e);
+    free(members);
+    return s;
+}
+
+int paramd_call_start(struct paramd *kv, const char *method, const char *json, struct paramd_op **out,
+                      struct paramd_error *e)
+{
+    STARTED(begin_call(kv, method, json, &op, &error));
+}
+
+int paramd_call(struct paramd *kv, const char *method, const char *json, char **answer, struct paramd_error *e)
+{
+    struct paramd_op *op = NULL;
+    int code = paramd_call_start(kv, method, json, &op, e), result = 0;
+
+    *answer = NULL;
+    if (code != 0) return code;
+    while (!paramd_op_wait(op, UINT32_MAX, &result, e)) continue;
+    if (result == 0) {
+        const char *text = paramd_op_answer(op);
+        *answer = mem_text(text, strlen(text));
+        struct error error;
+        if (*answer == NULL) result = told(error_set(&error, REASON_NO_MEMORY, "no memory for the answer"), &error, e);
+    }
+    paramd_op_free(op);
+    return result;
+}
+
+void paramd_text_free(char *text) { mem_free(text); }
+
+/* ---- started operations ------------------------------------------------------------------------------------------ */
+
+void paramd_op_deadline(struct paramd_op *op, uint32_t ms)
+{
+    if (op->op == NULL || drive_enter(op->kv, NULL) != STATUS_OK) return;
+    op_set_deadline(op->op, ms);
+    drive_leave(op->kv);
+}
+
+int paramd_op_wait(struct paramd_op *op, uint32_t ms, int *result_status, struct paramd_error *e)
+{
+    struct error error;
+    enum status s = STATUS_OK;
+    bool finished = true;
+
+    if (op->op == NULL) {
+        error = op->over;
+        s = error.status;
+    } else {
+        s = drive_enter(op->kv, &error);
+        if (s == STATUS_OK) {
+            if (ms > 0) drive_until(op->kv, op->op, ms == UINT32_MAX ? UINT64_MAX : clock_ms() + ms);
+            finished = op_result(op->op)->finished;
+            error = op_result(op->op)->error;
+            s = error.status;
+            drive_leave(op->kv);
+        }
+    }
+    if (!finished) return 0;
+    int code = told(s, &error, e);
+    if (result_status != NULL) *result_status = code;
+    return 1;
+}
+
+const char *paramd_op_answer(const struct paramd_op *op) { return op->op != NULL ? op_answer(op->op) : NULL; }
+
+void paramd_op_free(struct paramd_op *op)
+{
+    if (op == NULL) return;
+    if (op->op != NULL && drive_enter(op->kv, NULL) == STATUS_OK) {
+        op_release(op->op);
+        drive_leave(op->kv);
+    }
+    mem_free(op);
+}

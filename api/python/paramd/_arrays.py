@@ -1,0 +1,224 @@
+"""numpy arrays on their way to and from the library.
+
+An array that is C-contiguous, aligned and of the machine's byte order is handed over as it is, by its address. Any
+other one goes through a copy.
+"""
+
+import ctypes
+
+import numpy as np
+
+from . import errors, _lib
+
+_NAMES = {'float32': 0, 'float64': 1, 'int8': 4, 'uint8': 5, 'int32': 6, 'int64': 7}
+_CODES = {np.dtype(name): code for name, code in _NAMES.items()}
+_DTYPES = {code: dtype for dtype, code in _CODES.items()}
+_SHORT = {'f32': 'float32', 'f64': 'float64', 'i8': 'int8', 'u8': 'uint8', 'i32': 'int32', 'i64': 'int64',
+          'f16': 'float16'}
+
+_INT64_MIN, _INT64_MAX = -2**63, 2**63 - 1
+
+
+def refuse(text, reason='invalid-argument'):
+    return errors.InvalidArgument(text, reason=reason)
+
+
+def dtype_named(name):
+    """numpy's dtype for the name that the service uses ("f32", also "float32")."""
+    try:
+        return np.dtype(_SHORT.get(name, name))
+    except TypeError:
+        raise errors.Unimplemented(f'numpy has no dtype {name}', reason='unimplemented') from None
+
+
+def dtype_numbered(code):
+    """numpy's dtype for the number that the library uses."""
+    return _DTYPES[code]
+
+
+# ---- keys -----------------------------------------------------------------------------------------------------------
+
+def is_list(thing):
+    return isinstance(thing, (list, tuple))
+
+
+def as_key(key):
+    """The key as int or str."""
+    if isinstance(key, str):
+        return key
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        number = int(key)
+        if not _INT64_MIN <= number <= _INT64_MAX:
+            raise refuse(f'key {number} does not fit 64 bits: use a smaller number, or a string')
+        return number
+    raise refuse(f'a key is an int or a str, not {type(key).__name__}: {key!r:.60}')
+
+
+def as_keys(key):
+    """A key or a list of keys, as a list of keys."""
+    return [as_key(k) for k in key] if is_list(key) else [as_key(key)]
+
+
+def _pack_key(key):
+    if isinstance(key, int):
+        return _lib.Key(None, 0, key)
+    try:
+        name = key.encode('utf-8')
+    except UnicodeEncodeError:
+        raise refuse(f'key {key!r:.60} is no text that UTF-8 can hold') from None
+    return _lib.Key(name, len(name), 0)
+
+
+def pack_keys(keys):
+    return (_lib.Key * len(keys))(*[_pack_key(k) for k in keys])
+
+
+def unpack_key(lent):
+    if not lent.name:
+        return lent.number
+    return ctypes.string_at(lent.name, lent.name_size or -1).decode('utf-8')
+
+
+# ---- arrays ---------------------------------------------------------------------------------------------------------
+
+def _code(dtype, what):
+    code = _CODES.get(dtype)
+    if code is not None:
+        return code
+    if dtype == np.float16:
+        raise errors.Unimplemented(f'{what}: float16 is not computed in this version; use a.astype(numpy.float32)',
+                                   reason='unimplemented')
+    cure = {'b': 'use a.astype(numpy.uint8)', 'c': 'use a key for a.real and one for a.imag',
+            'O': 'make an array of numbers of it'}.get(dtype.kind, 'use a.astype(numpy.float32) or another of these')
+    raise refuse(f'{what}: dtype {dtype} is none of {", ".join(_NAMES)}; {cure}')
+
+
+def _ready(array):
+    return array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative
+
+
+def _is_number(thing):
+    return isinstance(thing, (int, float, np.integer, np.floating)) and not isinstance(thing, bool)
+
+
+def _is_numbers(thing):
+    """Whether it is a list, perhaps nested, with nothing but numbers in it: then it is one value, not several."""
+    if is_list(thing):
+        return len(thing) > 0 and all(_is_numbers(t) for t in thing)
+    return _is_number(thing)
+
+
+def _from_numbers(numbers, dtype):
+    """Python numbers as an array of exactly that dtype."""
+    try:
+        array = np.asarray(numbers)
+        with np.errstate(over='ignore', invalid='ignore'):
+            converted = array.astype(dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise refuse(f'{numbers!r:.60} is no array of numbers: {error}') from None
+    if dtype.kind in 'iu' and not np.array_equal(converted, array):
+        raise refuse(f'{numbers!r:.60} does not fit the key\'s dtype {dtype} exactly')
+    return converted
+
+
+def _view(thing):
+    """Anything array-like as a numpy array, without a copy where it allows that."""
+    if isinstance(thing, np.ma.MaskedArray):
+        raise refuse('a masked array has no plain value: use its .filled(x)')
+    if isinstance(thing, np.ndarray):
+        return thing
+    try:
+        if hasattr(thing, '__dlpack__') and not hasattr(thing, '__array__'):
+            return np.from_dlpack(thing)
+        return np.asarray(thing)
+    except Exception as error:
+        raise refuse(f'{type(thing).__name__} is not usable as an array in host memory: {error}') from None
+
+
+def _number_dtype(numbers):
+    """What numbers are when nothing else says it: float32, as in MXNet, unless numpy has given them a dtype."""
+    return numbers.dtype if isinstance(numbers, np.generic) else np.dtype(np.float32)
+
+
+def as_input(value, number_dtype=None):
+    """One value as an array that can be handed over.
+
+    number_dtype: None, or a function that answers the dtype for plain numbers; called only for those."""
+    if _is_numbers(value):
+        array = _from_numbers(value, number_dtype() if number_dtype else _number_dtype(value))
+    else:
+        array = _view(value)
+    _code(array.dtype.newbyteorder('='), 'value')
+    if not _ready(array):
+        array = array.astype(array.dtype.newbyteorder('='), order='C')
+    return array
+
+
+def as_inputs(value, number_dtype=None):
+    """The arrays that one key's value stands for: one, or each of a list."""
+    if not is_list(value) or _is_numbers(value):
+        return [as_input(value, number_dtype)]
+    return [array for v in value for array in as_inputs(v, number_dtype)]
+
+
+class Output:
+    """An array to be filled: `array` is what the library writes to, and finish() brings that to the caller's."""
+
+    def __init__(self, out):
+        self.target = _writable(out)
+        dtype = self.target.dtype.newbyteorder('=')
+        _code(dtype, 'out')
+        self.array = self.target if _ready(self.target) else np.empty(self.target.shape, dtype)
+
+    def finish(self):
+        if self.array is not self.target:
+            np.copyto(self.target, self.array)
+
+
+def _writable(out):
+    if not isinstance(out, np.ndarray) and not hasattr(out, '__array_interface__'):
+        try:
+            memoryview(out)
+        except TypeError:
+            raise refuse(f'out is {type(out).__name__}, which cannot be filled: give a numpy array (numpy.empty(shape, '
+                         'dtype); for a tensor of another library its view, such as tensor.numpy())') from None
+    array = _view(out)
+    if not array.flags.writeable:
+        raise refuse('out is read-only: give an array of your own, or leave out out to get a new one')
+    return array
+
+
+def as_outputs(out):
+    """The outputs that one key's out stands for."""
+    if not is_list(out):
+        return [Output(out)]
+    return [output for o in out for output in as_outputs(o)]
+
+
+class Tensors:
+    """Arrays as the library takes them. Keeps them alive as long as it lives."""
+
+    def __init__(self, arrays):
+        dims = [n for a in arrays for n in a.shape]
+        self._arrays = arrays
+        self._shapes = (ctypes.c_int64 * max(len(dims), 1))(*dims)
+        at = ctypes.addressof(self._shapes)
+        packed = []
+        for a in arrays:
+            if a.ndim > _lib.DIMENSIONS_MAX:
+                raise refuse(f'a value has at most {_lib.DIMENSIONS_MAX} dimensions, this one has {a.ndim}')
+            packed.append(_lib.Tensor(a.ctypes.data, _CODES[a.dtype], a.ndim, at))
+            at += 8 * a.ndim
+        self.packed = (_lib.Tensor * len(arrays))(*packed)
+
+
+def borrowed(tensor):
+    """A numpy view of a tensor of the library, valid as long as that is."""
+    shape = tuple(ctypes.cast(tensor.shape, ctypes.POINTER(ctypes.c_int64))[:tensor.ndim]) if tensor.ndim else ()
+    dtype = dtype_numbered(tensor.dtype)
+    size = dtype.itemsize
+    for n in shape:
+        size *= n
+    if size == 0:
+        return np.empty(shape, dtype)
+    return np.ndarray(shape, dtype, buffer=(ctypes.c_char * size).from_address(tensor.data))
