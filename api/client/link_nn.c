@@ -54,14 +54,16 @@ static enum status failed(const char *what, struct error *e)
 
 static enum status set_up(struct link_nn *n, const struct address *to, struct error *e)
 {
-    int receive = FRAME_SIZE_MAX + 4096, one = 1, zero = 0;
+    int receive = FRAME_SIZE_MAX + 4096, one = 1;
     char url[ADDRESS_TEXT_MAX];
 
+    /* NN_IPV4ONLY off aborts the process inside libnanomsg 1.1.5 at the first connect. */
+    if (strchr(to->host, ':') != NULL)
+        return error_set(e, REASON_UNREACHABLE, "libnanomsg does not reach IPv6 addresses: use \"engine\": \"own\"");
     n->socket = nn_socket(AF_SP_RAW, NN_REQ);
     if (n->socket < 0) return failed("nn_socket", e);
     address_text(to, url);
     if (nn_setsockopt(n->socket, NN_SOL_SOCKET, NN_RCVMAXSIZE, &receive, sizeof receive) != 0 ||
-        nn_setsockopt(n->socket, NN_SOL_SOCKET, NN_IPV4ONLY, &zero, sizeof zero) != 0 ||
         nn_setsockopt(n->socket, NN_TCP, NN_TCP_NODELAY, &one, sizeof one) != 0)
         return failed("nn_setsockopt", e);
     return nn_connect(n->socket, url) >= 0 ? STATUS_OK : failed("nn_connect", e);

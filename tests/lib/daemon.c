@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PATH_SIZE = 1024, LINE_SIZE = 1024, READY_MS = 20000, STOP_MS = 10000 };
@@ -106,15 +106,14 @@ struct daemon *daemon_start(const struct daemon_options *options)
     return d;
 }
 
-static bool wait_end(pid_t pid, int *status, int ms)
+static bool wait_end(pid_t pid, int ms)
 {
-    struct timespec step = {.tv_nsec = 5000000};
+    struct pollfd p = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
 
-    for (int waited = 0; waited < ms; waited += 5) {
-        if (waitpid(pid, status, WNOHANG) == pid) return true;
-        nanosleep(&step, NULL);
-    }
-    return false;
+    if (p.fd < 0) return false;
+    bool ended = poll(&p, 1, ms) == 1;
+    close(p.fd);
+    return ended;
 }
 
 int daemon_stop(struct daemon *d)
@@ -123,10 +122,8 @@ int daemon_stop(struct daemon *d)
 
     if (d == NULL) return 0;
     kill(d->pid, SIGTERM);
-    if (!wait_end(d->pid, &status, STOP_MS)) {
-        kill(d->pid, SIGKILL);
-        waitpid(d->pid, &status, 0);
-    }
+    if (!wait_end(d->pid, STOP_MS)) kill(d->pid, SIGKILL);
+    waitpid(d->pid, &status, 0);
     free(d);
     return status;
 }
