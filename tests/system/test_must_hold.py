@@ -16,10 +16,20 @@ sys.path.insert(0, os.path.join(ROOT, "api", "python"))
 import numpy as np  # noqa: E402
 
 import paramd  # noqa: E402
-from paramd.daemon import Daemon  # noqa: E402
+import paramd.daemon  # noqa: E402
 
 CONTEXT = multiprocessing.get_context("spawn")  # a fresh process for each worker, as trainers are
 MIB = 1 << 20
+
+
+class Daemon(paramd.daemon.Daemon):
+    """One that must end well: a sanitizer's finding is its exit status."""
+
+    def __exit__(self, kind, *rest):
+        status = self.stop()
+        if status != 0 and kind is None:
+            raise AssertionError(f"the daemon ended with status {status}\n{self.log(200)}")
+        super().__exit__(kind, *rest)
 
 
 def info(daemon):

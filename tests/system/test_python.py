@@ -9,7 +9,9 @@ import multiprocessing
 import os
 import pathlib
 import pickle
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -393,7 +395,7 @@ class Forms:
         for value in (ones(1, (3, 2)), ones(1, (6,)), 1.0):
             with self.refused(errors.InvalidArgument, 'shape-mismatch', ['2', '3']):
                 self.kv.push(3, value)
-        with self.refused(errors.InvalidArgument, 'shape-mismatch', ['f32', 'f64']):
+        with self.refused(errors.InvalidArgument, 'shape-mismatch', ['float32', 'float64']):
             self.kv.push(3, np.ones((2, 3)))
         with self.refused(errors.InvalidArgument, 'shape-mismatch'):
             self.kv.push(3, [ones(1, (2, 3)), ones(1, (3, 2))])
@@ -908,9 +910,9 @@ class Workers(Remote):
 
     def test_a_key_made_anew_by_another_worker_is_pulled_in_its_new_shape(self):
         name = store_name()
-        reader = self.join(name, 'dist_async')
         writer = self.join(name, 'dist_async')
-        reader.init(3, ones(1, (2,)))
+        reader = self.join(name, 'dist_async')
+        writer.init(3, ones(1, (2,)))
         self.assertEqual(reader.pull(3).shape, (2,))
         writer.delete(3)
         writer.init(3, ones(5, (3, 3), np.float64))
@@ -944,6 +946,39 @@ b.push(3, numpy.ones(4, numpy.float32))
 say(b.pull(3).tolist())
 ''')
                 self.assertEqual(out, ['interrupted', '[2.0, 2.0, 2.0, 2.0]'])
+
+    def test_ctrl_c_ends_a_create_that_gets_no_answer(self):
+        with socket.create_server(('127.0.0.1', 0)) as mute:
+            out = interrupt_child(f'''
+say('ready')
+try:
+    paramd.kv.create('dist_async', url='tcp://127.0.0.1:{mute.getsockname()[1]}', connect_timeout=600)
+except KeyboardInterrupt:
+    say('interrupted')
+''')
+        self.assertEqual(out, ['interrupted'])
+
+    def test_ctrl_c_ends_calls_that_a_stopped_daemon_does_not_answer(self):
+        for call in ("kv.set_updater('add')", 'kv.delete(3)', 'kv.leave()', 'kv.keys()', 'kv.push(3, a)', 'kv.close()'):
+            with self.subTest(call), paramd.daemon.Daemon() as daemon:
+                try:
+                    out = interrupt_child(f'''
+import os, signal
+kv = paramd.kv.create('dist_sync', url={daemon.url!r}, num_workers=1)
+a = numpy.ones(3, numpy.float32)
+kv.init(3, a)
+os.kill({daemon.process.pid}, signal.SIGSTOP)
+say('ready')
+try:
+    {call}
+    say('done')
+except KeyboardInterrupt:
+    say('interrupted')
+''')
+                finally:
+                    daemon.process.send_signal(signal.SIGCONT)
+                # close() ends by itself after a second, so that both may come first there.
+                self.assertIn(out, [['interrupted'], ['done']] if 'close' in call else [['interrupted']])
 
     def leaving(self, start):
         """A worker in another process, started and ended by `start`, does not hold up the round."""
@@ -1051,6 +1086,15 @@ class Demo(Case):
         self.assertIn('interrupted', demo.communicate(timeout=CHILD_S)[0])
         self.assertEqual(demo.returncode, 130)
         self.assertGone(children)
+
+    def test_a_killed_demo_leaves_no_process(self):
+        demo, children = self.start()
+        # The kernel then ends the daemon and the trainers; a pidfd is readable when its process has ended.
+        ends = [os.pidfd_open(child) for child in children]
+        demo.kill()
+        for end in ends:
+            self.assertEqual(select.select([end], [], [], CHILD_S)[0], [end])
+            os.close(end)
 
     def test_a_dead_trainer_is_named_and_no_process_is_left(self):
         demo, children = self.start()

@@ -47,7 +47,8 @@ class Screen:
         self._terminal = sys.stdout.isatty() and os.environ.get('TERM', 'dumb') != 'dumb'
         self._colour = self._terminal and not os.environ.get('NO_COLOR')
         self._open = False
-        self._last = 0.0
+        self._last_s = 0.0
+        self._last_text = ''
 
     def paint(self, text, code):
         return f'\033[{code}m{text}\033[0m' if self._colour else text
@@ -55,10 +56,10 @@ class Screen:
     def live(self, text, last=False):
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
-            print('\r' + text[:width].ljust(width), end='', flush=True)
-            self._open = True
-        elif last or time.monotonic() - self._last >= self.PLAIN_EVERY_S:
-            self._last = time.monotonic()
+            print('\r' + text[:width].ljust(width), end='\n' if last else '', flush=True)
+            self._open = not last
+        elif text != self._last_text and (last or time.monotonic() - self._last_s >= self.PLAIN_EVERY_S):
+            self._last_s, self._last_text = time.monotonic(), text
             print(text, flush=True)
 
     def line(self, text=''):
@@ -99,8 +100,8 @@ class Trainer:
         return bool(part)
 
     def rate(self):
-        """Bytes per second of its pushes and pulls in the last epoch."""
-        return self.facts['bytes'] / max(self.facts['push_pull_s'], 1e-9) if self.facts else 0.0
+        """Bytes per second that it pushed and pulled in the last epoch, computing included."""
+        return self.facts['bytes'] / max(self.facts['seconds'], 1e-9) if self.facts else 0.0
 
     def last_words(self):
         self._stderr.seek(0)
@@ -167,8 +168,8 @@ class Training:
         slowest = min(begun, key=lambda facts: facts['epoch'])
         loss = sum(facts['loss'] for facts in begun) / len(begun)
         rate = sum(t.rate() for t in self._trainers) / 1e6
-        self._screen.live(f"  {self._kind:<11} epoch {slowest['epoch']:3d}/{slowest['epochs']}   loss {loss:6.3f}   "
-                          f"accuracy {slowest['accuracy']:.3f}   push/pull {rate:6.1f} MB/s", last)
+        self._screen.live(f"  {self._kind:<10}  epoch {slowest['epoch']:3d}/{slowest['epochs']}  loss {loss:6.3f}  "
+                          f"accuracy {slowest['accuracy']:.3f}  push/pull {rate:6.1f} MB/s", last)
 
     def _fail(self, selector):
         """One has died: waits a little for what the others say about it."""
@@ -215,7 +216,7 @@ def conclude(results, seconds, screen):
     for kind, accuracy in results.items():
         good = accuracy >= WANTED
         verdict = screen.paint('good', 32) if good else screen.paint(f'less than {WANTED}', 31)
-        screen.line(f'  {kind:<11} test accuracy {accuracy:.3f}   {verdict}')
+        screen.line(f'  {kind:<10}  test accuracy {accuracy:.3f}   {verdict}')
     screen.line(f'  {seconds:.1f} s, and no process is left')
     if min(results.values()) < WANTED:
         return 1

@@ -110,17 +110,16 @@ def train(kv, args, report):
     kv.barrier()
     kv.pull(names, out=weights)
     for epoch, indices in batches(len(train_y), args.epochs, random):
-        losses, waited = [], 0.0
+        losses, start = [], time.monotonic()
         for index in indices:
             loss, gradients = loss_and_gradients(weights, train_x[index], train_y[index])
-            start = time.monotonic()
             kv.push(names, gradients)
             kv.pull(names, out=weights)
-            waited += time.monotonic() - start
             losses.append(loss)
+        seconds = time.monotonic() - start
         report({'epoch': epoch + 1, 'epochs': args.epochs, 'loss': float(np.mean(losses)),
                 'accuracy': accuracy(weights, test_x, test_y), 'bytes': step_bytes * len(indices),
-                'push_pull_s': waited})
+                'seconds': seconds})
     kv.barrier()
     kv.pull(names, out=weights)
     report({'done': True, 'accuracy': accuracy(weights, test_x, test_y)})
@@ -130,7 +129,7 @@ def report_line(facts):
     if 'done' in facts:
         print(f"test accuracy {facts['accuracy']:.3f}", flush=True)
         return
-    rate = facts['bytes'] / max(facts['push_pull_s'], 1e-9) / 1e6
+    rate = facts['bytes'] / max(facts['seconds'], 1e-9) / 1e6
     print(f"epoch {facts['epoch']:3d}/{facts['epochs']}  loss {facts['loss']:.3f}  accuracy {facts['accuracy']:.3f}  "
           f"push/pull {rate:.1f} MB/s", flush=True)
 

@@ -31,11 +31,6 @@ def dtype_named(name):
         raise errors.Unimplemented(f'numpy has no dtype {name}', reason='unimplemented') from None
 
 
-def dtype_numbered(code):
-    """numpy's dtype for the number that the library uses."""
-    return _DTYPES[code]
-
-
 # ---- keys -----------------------------------------------------------------------------------------------------------
 
 def is_list(thing):
@@ -215,7 +210,7 @@ class Tensors:
 def borrowed(tensor):
     """A numpy view of a tensor of the library, valid as long as that is."""
     shape = tuple(ctypes.cast(tensor.shape, ctypes.POINTER(ctypes.c_int64))[:tensor.ndim]) if tensor.ndim else ()
-    dtype = dtype_numbered(tensor.dtype)
+    dtype = _DTYPES[tensor.dtype]
     size = dtype.itemsize
     for n in shape:
         size *= n

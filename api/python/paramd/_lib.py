@@ -9,7 +9,7 @@ import ctypes.util
 import os
 import pathlib
 
-from ctypes import c_char, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p, POINTER
+from ctypes import POINTER, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 from . import errors
 
@@ -39,11 +39,6 @@ class Tensor(ctypes.Structure):
     _fields_ = [('data', c_void_p), ('dtype', c_int), ('ndim', c_int), ('shape', c_void_p)]
 
 
-class Info(ctypes.Structure):
-    _fields_ = [('dtype', c_int), ('ndim', c_int), ('shape', c_int64 * DIMENSIONS_MAX), ('version', c_uint64),
-                ('id', c_uint64)]
-
-
 Update = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(LentKey), POINTER(Tensor), POINTER(Tensor))
 
 _KV, _OP, _TEXT, _ERROR = c_void_p, c_void_p, c_char_p, POINTER(Error)
@@ -60,7 +55,6 @@ _FUNCTIONS = {
     'paramd_num_workers': (c_int, [_KV]),
     'paramd_num_dead': (c_int, [_KV]),
     'paramd_delete': (c_int, [_KV, c_size_t, _KEYS, c_int, _ERROR]),
-    'paramd_describe': (c_int, [_KV, _KEYS, POINTER(Info), _ERROR]),
     'paramd_set_updater': (c_int, [_KV, _TEXT, _ERROR]),
     'paramd_set_updater_function': (c_int, [_KV, Update, c_void_p, _ERROR]),
     'paramd_init_start': (c_int, [_KV, c_size_t, _KEYS, _TENSORS, _NEW_OP, _ERROR]),

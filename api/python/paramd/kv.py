@@ -36,7 +36,7 @@ __all__ = ['KVStore', 'Info', 'create']
 
 # How long the library may wait before Python looks whether a signal has come or the store was closed.
 _SLICE_MS = 200
-_CLOSE_S = 5.0
+_CLOSE_S = 2.0
 _DESCRIBE_TRIES = 3
 _LIST_LIMIT = 1000
 
@@ -669,15 +669,12 @@ class KVStore:
         if not keys:
             return []
         items = self._call('Describe', {'keys': keys})['items']
-        return [self._describe_one(key) if item is None
-                else Info(_arrays.dtype_named(item['dtype']), tuple(item['shape']), item['version'], item['id'])
-                for key, item in zip(keys, items)]
-
-    def _describe_one(self, key):
-        """For a key that seems not to be there: the library knows the sentence that says so."""
-        info = _lib.Info()
-        self._wait_for(self._lib.paramd_describe, _arrays.pack_keys([key]), ctypes.byref(info))
-        return Info(_arrays.dtype_numbered(info.dtype), tuple(info.shape[:info.ndim]), info.version, info.id)
+        for key, item in zip(keys, items):
+            if item is None:
+                raise errors.NotFound(f'key {key!r} was not initialised: call init({key!r}, value) first',
+                                      reason='no-such-key')
+        return [Info(_arrays.dtype_named(item['dtype']), tuple(item['shape']), item['version'], item['id'])
+                for item in items]
 
     def _set_function(self, function):
         if self._remote:
