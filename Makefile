@@ -14,8 +14,9 @@ WARN := -Wall -Wextra -Wshadow -Wconversion -Wvla -Wpointer-arith -Wstrict-proto
 BASE := -std=c17 -D_GNU_SOURCE -I. -fPIC -fvisibility=hidden -pthread -ffp-contract=off -fno-math-errno $(WARN) -MMD -MP
 FLAGS_release := -O3 -g
 FLAGS_debug := -O1 -g
-FLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-FLAGS_tsan := -O1 -g -fsanitize=thread
+# gcc warns of uninitialised variables by following its own instrumentation; the release build looks for real ones.
+FLAGS_asan := -Wno-maybe-uninitialized -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+FLAGS_tsan := -Wno-maybe-uninitialized -O1 -g -fsanitize=thread
 ifeq ($(origin FLAGS_$(BUILD)),undefined)
 $(error BUILD=$(BUILD) is none of release debug asan tsan)
 endif
@@ -28,12 +29,14 @@ OBJ := build/obj/$(BUILD)-$(notdir $(CC))
 
 # What a daemon or an embedded store consists of; mains and test code apart.
 MAINS := service/main.c api/paramctl/main.c
-DAEMON_SOURCES := $(filter-out $(MAINS),$(wildcard service/base/*.c api/*.c gpu/*.c service/*.c web/*.c))
+DAEMON_SOURCES := $(filter-out $(MAINS),$(wildcard service/base/*.c api/*.c gpu/*.c service/*.c web/*.c web/viz/*.c))
 SOURCES := $(DAEMON_SOURCES) $(filter-out $(MAINS),$(wildcard api/client/*.c api/paramctl/*.c))
-CLIENT_SOURCES := $(filter-out service/main.c service/settings.c service/transport_% web/% api/paramctl/%,$(SOURCES))
+CLIENT_SOURCES := $(filter-out service/main.c service/settings.c service/notify.c service/transport_% web/% api/paramctl/%,$(SOURCES)) \
+	$(wildcard web/viz/*.c)
 TEST_LIB := $(wildcard tests/lib/*.c)
 TESTS := $(wildcard tests/unit/test_*.c tests/device/test_*.c tests/system/test_*.c)
 BENCHES := $(wildcard tests/bench/bench_*.c)
+BENCH_LIB := $(filter-out $(BENCHES),$(wildcard tests/bench/*.c))
 
 # what is done, in a word; V=1 shows the commands
 say = $(if $(V),,@printf '%-3s %s\n' $(1) $@;)
@@ -48,9 +51,15 @@ BENCH_BINS := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(BENCHES))
 
 all: $(OUT)/paramd $(OUT)/paramctl $(OUT)/libparamd.so $(OUT)/libparamd.a
 
+# The loops become vectors only where comparisons may not trap; no result changes.
+$(OBJ)/gpu/%.o: CFLAGS += -fno-trapping-math
+
 $(OBJ)/%.o: %.c | deps-build
 	@mkdir -p $(@D)
 	$(call say,CC) $(CC) $(CFLAGS) -c $< -o $@
+
+# brought in by the assembler
+$(OBJ)/web/page.o: $(wildcard web/ui/*)
 
 $(OBJ)/all.a: $(call objects,$(SOURCES))
 	@rm -f $@
@@ -75,7 +84,7 @@ $(OUT)/tests/%: $(OBJ)/tests/%.o $(call objects,$(TEST_LIB)) $(OBJ)/all.a
 	@mkdir -p $(@D)
 	$(call say,LD) $(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@
 
-$(OUT)/bench/%: $(OBJ)/tests/bench/%.o $(call objects,$(TEST_LIB)) $(OBJ)/all.a
+$(OUT)/bench/%: $(OBJ)/tests/bench/%.o $(call objects,$(BENCH_LIB)) $(OBJ)/all.a
 	@mkdir -p $(@D)
 	$(call say,LD) $(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@
 
@@ -84,7 +93,7 @@ $(OUT)/bench/%: $(OBJ)/tests/bench/%.o $(call objects,$(TEST_LIB)) $(OBJ)/all.a
 # What these packages are for stands in README.md.
 DEPS_BUILD := gcc libc6-dev libnanomsg-dev libmicrohttpd-dev libjansson-dev
 DEPS_RUN := python3 python3-numpy python3-sklearn
-DEPS_TEST := $(DEPS_RUN) clang libclang-rt-14-dev nanomsg-utils curl procps
+DEPS_TEST := $(DEPS_RUN) clang libclang-rt-14-dev nanomsg-utils curl procps librsvg2-bin
 DEPS_BENCH := redis-server python3
 
 # Installs what is missing. A machine that has everything never asks the package manager.
@@ -139,7 +148,7 @@ bench-bins: $(BENCH_BINS)
 
 # Fuzzers are built by clang with everything they test, in one step each.
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_SOURCES := $(filter-out service/transport_% service/settings.c web/%,$(DAEMON_SOURCES))
+FUZZ_SOURCES := $(filter-out service/transport_% service/settings.c service/notify.c web/%,$(DAEMON_SOURCES)) $(wildcard web/viz/*.c)
 fuzz-bins: $(patsubst %,build/fuzz/%,$(FUZZERS))
 build/fuzz/%: tests/fuzz/%.c $(FUZZ_SOURCES) $(wildcard */*.h */*/*.h)
 	@mkdir -p $(@D)

@@ -32,22 +32,50 @@ enum {
     FAULT_TEXTS_MAX = 64,            /* entries of one answer that are refused with a sentence; others with the code */
 
     STORES_MAX = 1024,
+    STORES_OF_CLIENT_MAX = 64,       /* that one has created, and that it has joined */
     WORKERS_MAX = 4096,              /* of one store, those that have left included until the job ends */
     KEYS_MAX = 1 << 24,              /* of one store */
+    KEY_COST = 1536,                 /* what a key counts for, besides its bytes, where memory is capped */
     SESSIONS_MAX = 16384,            /* clients known to the daemon */
     WAITS_MAX = 64,                  /* Wait requests of one client that hang at once */
-    NOTES_MAX = 256,                 /* failed contributions remembered for one worker */
+    CONDITIONS_MAX = 2 * 32768,      /* of them together */
+    NOTES_MAX = 16,                  /* failed contributions remembered with their sentence for one worker */
+    BARRIERS_MAX = 256,              /* of one store that somebody waits at */
+    BARRIERS_OF_WORKER_MAX = 16,     /* that one has come to and that are not complete */
+    STAGINGS_MAX = 256,              /* values of one client that have begun to arrive */
+    RANGES_MAX = 4096,               /* pieces with gaps between them that a value may arrive in */
     DEDUPE_WINDOW = 256,             /* named requests of one client that are remembered; 4 x what may be in flight */
+
+    /* Of an updater program. A block of every register, 1 KiB each, stays in the first-level cache with the value,
+     * the gradient and the slots. */
+    PROGRAM_TEXT_SIZE_MAX = 8192,    /* bytes */
+    PROGRAM_DEPTH_MAX = 48,          /* signs, powers, calls and parentheses within one another */
+    PROGRAM_NODES_MAX = 1024,        /* numbers, names and operations */
+    PROGRAM_PARAMS_MAX = 16,
+    PROGRAM_SLOTS_MAX = 8,
+    PROGRAM_LOCALS_MAX = 64,         /* names that it gives to values of its own */
+    PROGRAM_NAME_SIZE_MAX = 32,
+    PROGRAM_NUMBER_SIZE_MAX = 40,    /* digits, point and exponent of one number */
+    PROGRAM_HOST_MAX = 192,          /* operations and leaves of the part that runs once a step */
+    PROGRAM_SCALARS_MAX = 48,        /* results of that part which the element part reads */
+    PROGRAM_INSTRUCTIONS_MAX = 256,  /* of the element part */
+    PROGRAM_REGISTERS_MAX = 24,      /* values of an element that are wanted at once, arrays apart */
 
     IN_FLIGHT_BULK = 4,              /* requests on one bulk connection */
     IN_FLIGHT_SMALL = 16,
     REP_IN_FLIGHT_REPLY_MAX = 16 << 10,  /* libnanomsg's REP drops a larger answer behind another one silently */
     SEND_QUEUE_MAX = 8 << 20,        /* bytes that wait for one reader; then nothing more is read from it */
-    CONNECTIONS_MAX = 4096,
+    CONNECTIONS_MAX = 4096,          /* of one door */
+    HELD_MAX = 512 << 20,            /* bytes that the bulk door holds for its peers: frames half received, and copies of
+                                      * answers whose reader is slower than the value changes */
+    HELD_OF_ADDRESS_MAX = HELD_MAX / 2,
+    HELLO_FRAME_MAX = 64 << 10,      /* of who has not said HELLO */
+    MALFORMED_MAX = 16,              /* frames in a row that are none; then the connection ends */
 
     VERSIONS_MAX = 4,                /* of one key held at once, the newest included */
     GREETING_MS = 2000,              /* a connection says what it is, or goes */
     PROGRESS_MS = 30000,             /* a frame or a partial push that does not move for so long is dropped */
+    PROGRESS_SIZE_MIN = 4 << 10,     /* bytes of a frame that do not end it; fewer in PROGRESS_MS are no move */
 
     HEARTBEAT_MS = 2000,
     WORKER_TIMEOUT_MS = 10000,

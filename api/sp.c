@@ -44,10 +44,13 @@ struct sp_conn {
     unsigned self;
     bool ipc;
     size_t frame_max;
+    size_t soft_max;             /* 0: none */
+    struct sp_account *account;  /* NULL: none */
     const struct sp_handler *handler;
     void *ctx;
-    uint64_t progress;
+    uint64_t progress, received;
     bool broken;                 /* a segment is lost before it was sent: nothing more may go out */
+    bool over_account;           /* for lack of room in the account, not of memory */
 
     enum stage stage;
     struct piece piece;
@@ -70,6 +73,21 @@ struct sp_conn {
 static const uint8_t greeting_start[4] = {0, 'S', 'P', 0};
 enum { GREETING_SIZE = 8 };
 
+/* ---- what a connection may hold ------------------------------------------------------------------------------- */
+
+void sp_account_give(struct sp_account *a, size_t size)
+{
+    for (; a != NULL; a = a->in) a->used -= size;
+}
+
+bool sp_account_take(struct sp_account *a, size_t size)
+{
+    for (const struct sp_account *at = a; at != NULL; at = at->in)
+        if (size > at->max || at->used > at->max - size) return false;
+    for (; a != NULL; a = a->in) a->used += size;
+    return true;
+}
+
 /* ---- pieces --------------------------------------------------------------------------------------------------- */
 
 static void begin(struct sp_conn *c, enum stage stage, uint8_t *at, uint64_t want)
@@ -85,23 +103,36 @@ static void begin_in_room(struct sp_conn *c, enum stage stage, struct room *r, u
     if (r->peak < want) r->peak = (size_t)want;
 }
 
-static bool room_grow(struct room *r, size_t want)
+static enum status room_grow(struct sp_conn *c, struct room *r, size_t want, struct error *e)
 {
     size_t capacity = r->capacity > 0 ? 2 * r->capacity : LARGE;
-    uint8_t *at = mem_resize(r->at, capacity < want ? capacity : want);
 
-    if (at == NULL) return false;
+    if (capacity > want) capacity = want;
+    size_t more = capacity - r->capacity;
+    if (!sp_account_take(c->account, more))
+        return error_retry(e, REASON_IN_FLIGHT, RETRY_MS, "there is no room for a frame of %llu bytes: too many others "
+                           "have begun to arrive and are not whole", (unsigned long long)c->frame_size);
+    uint8_t *at = mem_resize(r->at, capacity);
+    if (at == NULL) {
+        sp_account_give(c->account, more);
+        return error_set(e, REASON_NO_MEMORY, "no memory for a frame of %llu bytes", (unsigned long long)c->frame_size);
+    }
     r->at = at;
-    r->capacity = capacity < want ? capacity : want;
-    return true;
+    r->capacity = capacity;
+    return STATUS_OK;
 }
 
-static void room_trim(struct room *r)
+static void room_free(struct sp_conn *c, struct room *r)
 {
-    if (r->capacity > LARGE && r->peak <= r->capacity / 4) {
-        mem_free(r->at);
-        *r = (struct room){0};
-    }
+    sp_account_give(c->account, r->capacity);
+    mem_free(r->at);
+    *r = (struct room){0};
+}
+
+/* An idle connection shall hold nothing, a busy one what it needs. */
+static void room_trim(struct sp_conn *c, struct room *r)
+{
+    if (r->peak == 0 || (r->capacity > LARGE && r->peak <= r->capacity / 4)) room_free(c, r);
     r->peak = 0;
 }
 
@@ -112,12 +143,14 @@ static size_t piece_room(struct sp_conn *c)
     size_t missing = p->want - p->have;
 
     if (p->room == NULL) return missing;
-    if (p->have == p->room->capacity && !room_grow(p->room, p->want)) {
-        c->in.status = error_set(&c->error, REASON_NO_MEMORY, "no memory for a frame of %llu bytes",
-                                 (unsigned long long)c->frame_size);
-        p->at = NULL;
-        p->room = NULL;
-        return missing;
+    if (p->have == p->room->capacity) {
+        enum status s = room_grow(c, p->room, p->want, &c->error);
+        if (s != STATUS_OK) {
+            c->in.status = s;
+            p->at = NULL;
+            p->room = NULL;
+            return missing;
+        }
     }
     p->at = p->room->at;
     size_t space = p->room->capacity - p->have;
@@ -229,6 +262,9 @@ static enum status header_done(struct sp_conn *c, struct error *e)
     c->in.status = wire_header_read(bytes_of(c->small + 4, c->piece.want - 4), c->frame_size, &c->in.header,
                                     &c->error);
     c->left = c->frame_size - (c->piece.want - 4);
+    if (c->in.status == STATUS_OK && c->soft_max != 0 && c->frame_size > c->soft_max)
+        c->in.status = error_set(&c->error, REASON_TOO_LARGE, "a frame of %llu bytes before HELLO; at most %zu are taken",
+                                 (unsigned long long)c->frame_size, c->soft_max);
     if (c->in.status != STATUS_OK) {
         refuse(c);
         return STATUS_OK;
@@ -242,7 +278,10 @@ static enum status header_done(struct sp_conn *c, struct error *e)
 
 static enum status check_broken(const struct sp_conn *c, struct error *e)
 {
-    return c->broken ? error_set(e, REASON_NO_MEMORY, "no memory to copy what is not sent yet") : STATUS_OK;
+    if (!c->broken) return STATUS_OK;
+    if (c->over_account)
+        return error_set(e, REASON_LIMIT, "what it has not read yet has been replaced, and there is no room for copies");
+    return error_set(e, REASON_NO_MEMORY, "no memory to copy what is not sent yet");
 }
 
 static enum status piece_done(struct sp_conn *c, struct error *e)
@@ -309,6 +348,7 @@ static enum status receive(struct sp_conn *c, void *to, size_t size, size_t *got
     while (n < 0 && errno == EINTR);
     *got = n > 0 ? (size_t)n : 0;
     c->progress += *got;
+    c->received += *got;
     if (n == 0) return error_set(e, REASON_UNREACHABLE, "the other side closed the connection");
     if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
         return error_set(e, REASON_UNREACHABLE, "the connection broke: %s", strerror(errno));
@@ -409,9 +449,10 @@ static void gather_frame(struct gather *g, const struct outgoing *o)
         gather_add(g, o->segments[i].at, o->segments[i].size);
 }
 
-static void finish_frame(struct outgoing *o, bool sent)
+static void finish_frame(struct sp_conn *c, struct outgoing *o, bool sent)
 {
     list_remove(&o->node);
+    sp_account_give(c->account, o->copies.capacity);
     buf_fini(&o->copies);
     o->done(o, sent);
 }
@@ -430,7 +471,7 @@ static void sent(struct sp_conn *c, size_t size)
         o->written += n;
         c->queued -= n;
         size -= n;
-        if (o->written == o->size) finish_frame(o, true);
+        if (o->written == o->size) finish_frame(c, o, true);
     }
 }
 
@@ -462,18 +503,21 @@ enum status sp_write(struct sp_conn *c, struct error *e)
 /* ---- memory that goes ----------------------------------------------------------------------------------------- */
 
 /* Room for all that is still to be sent, at once: further copies then leave earlier ones where they are. */
-static bool copies_reserve(struct outgoing *o)
+static bool copies_reserve(struct sp_conn *c, struct outgoing *o)
 {
     size_t size = 0;
 
     if (o->copies.at != NULL) return true;
     for (size_t i = 0; i < o->segment_count; i++) size += o->segments[i].size;
+    c->over_account = !sp_account_take(c->account, size);
+    if (c->over_account) return false;
     o->copies.at = mem_new(size);
-    o->copies.capacity = o->copies.at != NULL ? size : 0;
+    if (o->copies.at != NULL) o->copies.capacity = size;
+    else sp_account_give(c->account, size);
     return o->copies.at != NULL;
 }
 
-static bool detach_frame(struct outgoing *o, const void *owner)
+static bool detach_frame(struct sp_conn *c, struct outgoing *o, const void *owner)
 {
     uint64_t end = o->lead_size + o->head.size;
 
@@ -481,7 +525,7 @@ static bool detach_frame(struct outgoing *o, const void *owner)
         struct segment *s = &o->segments[i];
         end += s->size;
         if (s->owner != owner || s->size == 0 || end <= o->written) continue;
-        if (!copies_reserve(o)) return false;
+        if (!copies_reserve(c, o)) return false;
         memcpy(o->copies.at + o->copies.size, s->at, s->size);
         s->at = o->copies.at + o->copies.size;
         s->owner = NULL;
@@ -494,7 +538,7 @@ enum status sp_detach(struct sp_conn *c, const void *owner, struct error *e)
 {
     assert(owner != NULL);
     LIST_EACH(struct outgoing, o, node, &c->queue)
-        if (!detach_frame(o, owner)) c->broken = true;
+        if (!c->broken && !detach_frame(c, o, owner)) c->broken = true;
     return check_broken(c, e);
 }
 
@@ -508,8 +552,8 @@ void sp_discard(struct sp_conn *c)
 void sp_trim(struct sp_conn *c)
 {
     if (sp_in_frame(c)) return;
-    room_trim(&c->details);
-    room_trim(&c->scratch);
+    room_trim(c, &c->details);
+    room_trim(c, &c->scratch);
 }
 
 /* ---- the connection ------------------------------------------------------------------------------------------- */
@@ -542,14 +586,16 @@ void sp_free(struct sp_conn *c)
 {
     if (c == NULL) return;
     close(c->fd);
-    for (struct outgoing *o; (o = LIST_FIRST(struct outgoing, node, &c->queue)) != NULL;) finish_frame(o, false);
-    mem_free(c->details.at);
-    mem_free(c->scratch.at);
+    for (struct outgoing *o; (o = LIST_FIRST(struct outgoing, node, &c->queue)) != NULL;) finish_frame(c, o, false);
+    room_free(c, &c->details);
+    room_free(c, &c->scratch);
     buf_fini(&c->rest);
     mem_free(c);
 }
 
 int sp_fd(const struct sp_conn *c) { return c->fd; }
+void sp_set_account(struct sp_conn *c, struct sp_account *a) { c->account = a; }
+void sp_set_soft_max(struct sp_conn *c, size_t size) { c->soft_max = size; }
 bool sp_wants_write(const struct sp_conn *c) { return c->greeting_left > 0 || c->queued > 0; }
 bool sp_wants_read(const struct sp_conn *c) { return c->rest.size > 0; }
 size_t sp_queued(const struct sp_conn *c) { return c->queued; }
@@ -559,3 +605,4 @@ bool sp_in_frame(const struct sp_conn *c)
     return c->stage > LENGTH || (c->stage == LENGTH && c->piece.have > 0);
 }
 uint64_t sp_progress(const struct sp_conn *c) { return c->progress; }
+uint64_t sp_received(const struct sp_conn *c) { return c->received; }

@@ -70,6 +70,17 @@ struct sp_handler {
     void (*frame)(void *ctx, const struct incoming *in);
 };
 
+/* Memory that connections hold for frames half received and for copies of what is still to be sent. Several may share
+ * one, which may be part of a larger one (`in`). */
+struct sp_account {
+    struct sp_account *in;       /* NULL: of none */
+    size_t used, max;
+};
+
+/* Whether `size` more fit, and then they are counted. NULL counts nothing. */
+bool sp_account_take(struct sp_account *a, size_t size);
+void sp_account_give(struct sp_account *a, size_t size);
+
 struct sp_conn;
 
 /* Takes fd (non-blocking; closed by sp_free, or here when this fails). self is SP_REQ or SP_REP; the other side must be
@@ -79,6 +90,12 @@ enum status sp_new(int fd, unsigned self, bool ipc, size_t frame_max, const stru
 /* Calls `done(false)` for what has not been sent. Not from a callback. NULL is nothing. */
 void sp_free(struct sp_conn *c);
 int sp_fd(const struct sp_conn *c);
+/* From now on what it holds counts there, and frames that would need more are refused. Lent, for its life. Before the
+ * first sp_read. */
+void sp_set_account(struct sp_conn *c, struct sp_account *a);
+/* Frames above `size` are refused for now, read over and answered; 0: only frame_max bounds them. For peers of whom
+ * nothing is known yet. May be called from a callback. */
+void sp_set_soft_max(struct sp_conn *c, size_t size);
 
 /* Reads what is there, at most about `budget` bytes, and calls the handler. OK: go on. Anything else: the connection
  * is over (UNREACHABLE: the peer closed; MALFORMED and TOO_LARGE: it broke the protocol); *e tells why.
@@ -96,6 +113,7 @@ size_t sp_queued(const struct sp_conn *c);       /* bytes not yet given to the k
 bool sp_greeted(const struct sp_conn *c);
 bool sp_in_frame(const struct sp_conn *c);       /* a message has begun and is not whole */
 uint64_t sp_progress(const struct sp_conn *c);   /* bytes read and written so far; for deadlines */
+uint64_t sp_received(const struct sp_conn *c);   /* those read */
 
 /* The bytes of `owner` will change or go: what is still to be sent of them is copied aside. When that fails, the
  * connection is over: sp_read and sp_write touch none of the bytes any more and say so. */

@@ -40,7 +40,12 @@ struct wire_id { uint8_t at[16]; };          /* of a worker or of a daemon's lif
     X(20, GetUpdater,         json, 0)                       \
     X(22, Stats,              json, 0)                       \
     X(24, Health,             json, WIRE_OPEN)               \
-    X(26, Dismiss,            json, 0)
+    X(26, Dismiss,            json, 0)                       \
+    X(27, GetStore,           json, 0)                       \
+    X(28, ResetStore,         json, WIRE_WRITES)             \
+    X(29, Workers,            json, 0)                       \
+    X(30, Rounds,             json, 0)                       \
+    X(31, UpdaterCheck,       json, 0)
 /* Taken for later rows: 14 RowPull, 16 Cancel, 21 SetCompression, 23 Snapshot, 25 Command. */
 
 enum wire_method {

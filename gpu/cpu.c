@@ -11,6 +11,7 @@
 #include "gpu/device.h"
 
 #include "gpu/loops.h"
+#include "gpu/whole.h"
 #include "service/base/list.h"
 #include "service/base/mem.h"
 
@@ -42,6 +43,7 @@ struct work {
     enum dtype type;
     uint32_t *flags;
     const struct step *step;
+    unsigned pass;                     /* of a whole rule's step, whose count is that of the pass */
 };
 
 /* Work, or (run NULL) an await; it is satisfied when `other` is NULL. */
@@ -169,6 +171,14 @@ static void tell_news(struct cpu *c)
     pthread_mutex_lock(&c->lock);
 }
 
+/* What is to be done once a whole rule's pass is done: the next. */
+static bool next_pass(struct work *w)
+{
+    if (w->step == NULL || ++w->pass >= whole_passes(w->step->rule)) return false;
+    w->count = whole_parts(w->step, w->pass);
+    return true;
+}
+
 /* Computes one part of something, without the lock; false: there is nothing to take. */
 static bool run_part(struct cpu *c)
 {
@@ -182,11 +192,15 @@ static bool run_part(struct cpu *c)
     it->work.run(&it->work, begin, size);
     pthread_mutex_lock(&c->lock);
     it->running--;
-    if (it->running == 0 && it->taken == it->work.count) {
-        retire(c, q);
-        place_fresh(c);
-        tell_news(c);
+    if (it->running > 0 || it->taken < it->work.count) return true;
+    if (next_pass(&it->work)) {
+        it->taken = 0;
+        place(c, q);
+        return true;
     }
+    retire(c, q);
+    place_fresh(c);
+    tell_news(c);
     return true;
 }
 
@@ -267,7 +281,9 @@ static enum status give(struct queue *queue, const struct work *w)
     struct cpu_queue *q = queue_of(queue);
 
     if (is_idle(q) && (w->count <= w->inline_max || !threads_start(cpu_of(queue)))) {
-        w->run(w, 0, w->count);
+        struct work now = *w;
+        do now.run(&now, 0, now.count);
+        while (next_pass(&now));
         return STATUS_OK;
     }
     struct item *it = item_new(q);
@@ -303,6 +319,11 @@ static void run_add(const struct work *w, size_t begin, size_t count)
 static void run_step(const struct work *w, size_t begin, size_t count)
 {
     raise_flags(w->step->flags, loops_step(w->step, begin, count));
+}
+
+static void run_whole(const struct work *w, size_t begin, size_t count)
+{
+    for (size_t i = begin; i < begin + count; i++) whole_run(w->step, w->pass, i);
 }
 
 static enum status give_bytes(struct queue *q, void (*run)(const struct work *, size_t, size_t), void *to,
@@ -348,8 +369,16 @@ static enum status cpu_add(struct queue *q, struct dmem to, struct dmem from, en
 
 static enum status cpu_step(struct queue *q, const struct step *s)
 {
-    return give(q, &(struct work){.run = run_step, .count = s->count, .inline_max = INLINE_ELEMENTS_MAX,
-                                  .chunk = CHUNK_ELEMENTS, .step = s});
+    struct work w = {.run = run_step, .count = s->count, .inline_max = INLINE_ELEMENTS_MAX, .chunk = CHUNK_ELEMENTS,
+                     .step = s};
+
+    if (rule_is_whole(s->rule)) {
+        w.run = run_whole;
+        w.count = whole_parts(s, 0);
+        w.inline_max = s->count <= INLINE_ELEMENTS_MAX ? w.count : 0;
+        w.chunk = 1;
+    }
+    return give(q, &w);
 }
 
 /* ---- marks ------------------------------------------------------------------------------------------------------ */

@@ -1,6 +1,8 @@
 #include "gpu/device.h"
 
+#include "gpu/program.h"
 #include "gpu/rules.h"
+#include "gpu/whole.h"
 
 #include <assert.h>
 
@@ -158,14 +160,10 @@ static bool overlap(struct dmem a, size_t a_size, struct dmem b, size_t b_size)
     return x < y ? y - x < a_size : x - y < b_size;
 }
 
-/* The types that widen, add and step take. To lift the last refusal: loops for the type, and dtype_computes. */
 static enum status check_type(struct device *d, enum dtype type)
 {
-    if (!dtype_known(type)) return error_set(&d->error, REASON_BAD_ARGUMENT, "%d is no dtype", (int)type);
-    if (dtype_computes(type)) return STATUS_OK;
-    return error_set(&d->error, REASON_UNIMPLEMENTED,
-                     "this version stores and copies %s values but does not compute with them; use f32",
-                     dtype_name(type));
+    if (dtype_known(type)) return STATUS_OK;
+    return error_set(&d->error, REASON_BAD_ARGUMENT, "%d is no dtype", (int)type);
 }
 
 enum status device_upload(struct queue *q, struct dmem to, size_t to_offset, const void *from, size_t size)
@@ -251,31 +249,44 @@ struct operand {
     const char *name;
     struct dmem m;
     enum dtype type;
+    size_t count;
     enum { READ, WRITTEN, SLOT } use;
 };
 
-enum { OPERANDS_MAX = 4 + STEP_SLOTS_MAX };
+enum { OPERANDS_MAX = 6 + STEP_SLOTS_MAX };
+
+unsigned step_slots(const struct step *s)
+{
+    return s->rule == RULE_program ? s->program->slot_count : rule_slots(s->rule);
+}
+
+size_t step_scratch_size(enum rule_id r, size_t count) { return whole_scratch_size(r, count); }
 
 static unsigned step_operands(const struct step *s, struct operand *o)
 {
-    static const char *const slot_names[STEP_SLOTS_MAX] = {"slots[0]", "slots[1]", "slots[2]", "slots[3]"};
+    static const char *const slot_names[STEP_SLOTS_MAX] = {"slots[0]", "slots[1]", "slots[2]", "slots[3]",
+                                                              "slots[4]", "slots[5]", "slots[6]", "slots[7]"};
     enum dtype sum = dtype_sum(s->type);
+    size_t scratch = step_scratch_size(s->rule, s->count) / sizeof(double);
     unsigned n = 0;
 
-    o[n++] = (struct operand){"to", s->to, s->type, WRITTEN};
-    o[n++] = (struct operand){"from", s->from, s->type, READ};
-    if (s->sum.size > 0) o[n++] = (struct operand){"sum", s->sum, sum, READ};
-    if (s->last.size > 0) o[n++] = (struct operand){"last", s->last, s->type, READ};
-    for (unsigned i = 0; i < rule_slots(s->rule); i++)
-        o[n++] = (struct operand){slot_names[i], s->slots[i], sum, SLOT};
+    o[n++] = (struct operand){"to", s->to, s->type, s->count, WRITTEN};
+    o[n++] = (struct operand){"from", s->from, s->type, s->count, READ};
+    if (s->sum.size > 0) o[n++] = (struct operand){"sum", s->sum, sum, s->count, READ};
+    if (s->last.size > 0) o[n++] = (struct operand){"last", s->last, s->type, s->count, READ};
+    if (s->master.size > 0) o[n++] = (struct operand){"master", s->master, sum, s->count, SLOT};
+    if (scratch > 0) o[n++] = (struct operand){"scratch", s->scratch, DTYPE_f64, scratch, SLOT};
+    for (unsigned i = 0; i < step_slots(s); i++)
+        o[n++] = (struct operand){slot_names[i], s->slots[i], sum, rule_slot_count(s->rule, i, s->count, s->columns),
+                                  SLOT};
     return n;
 }
 
 /* Two that are only read may be anything to one another; `to` may be one of them, whole; a slot is for itself. */
-static bool may_stand_together(const struct operand *a, const struct operand *b, size_t count)
+static bool may_stand_together(const struct operand *a, const struct operand *b)
 {
     if (a->use == READ && b->use == READ) return true;
-    if (!overlap(a->m, count * dtype_size(a->type), b->m, count * dtype_size(b->type))) return true;
+    if (!overlap(a->m, a->count * dtype_size(a->type), b->m, b->count * dtype_size(b->type))) return true;
     return a->use == WRITTEN && b->use == READ && a->m.at == b->m.at && a->type == b->type;
 }
 
@@ -285,10 +296,10 @@ static enum status check_operands(struct device *d, const struct step *s)
     unsigned n = step_operands(s, o);
 
     for (unsigned i = 0; i < n; i++) {
-        enum status st = check_elements(d, o[i].name, o[i].m, o[i].type, s->count);
+        enum status st = check_elements(d, o[i].name, o[i].m, o[i].type, o[i].count);
         if (st != STATUS_OK) return st;
         for (unsigned j = 0; j < i; j++)
-            if (!may_stand_together(&o[j], &o[i], s->count))
+            if (!may_stand_together(&o[j], &o[i]))
                 return refuse_piece(d, o[i].name, "overlaps another operand of the step");
     }
     return STATUS_OK;
@@ -301,14 +312,19 @@ static enum status check_step(struct device *d, const struct step *s)
     enum status st = check_type(d, s->type);
 
     if (st != STATUS_OK) return st;
-    if ((unsigned)s->rule >= RULE_COUNT) return refuse_piece(d, "rule", "is none");
+    if ((unsigned)s->rule >= RULES_END || (s->rule == RULE_program) != (s->program != NULL))
+        return refuse_piece(d, "rule", "is none");
     if (dtype_is_integer(s->type) && !rule_takes_integers(s->rule))
         return error_set(&d->error, REASON_BAD_ARGUMENT, "rule %s needs fractions, which %s values do not have",
                          rule_name(s->rule), dtype_name(s->type));
+    if (s->master.size > 0 && !dtype_is_half(s->type))
+        return refuse_piece(d, "master", "is for f16 and bf16 values");
     if (s->rule == RULE_average && !contributors_known(s->scalars.v[AVERAGE_CONTRIBUTORS]))
         return refuse_piece(d, "scalars", "name no contributors");
     if (s->flags == NULL) return refuse_piece(d, "flags", "is NULL");
     if (s->count == 0) return STATUS_OK;
+    if (rule_has_rows(s->rule) && (s->columns == 0 || s->count % s->columns != 0))
+        return refuse_piece(d, "columns", "do not divide the elements into rows");
     if (s->sum.size == 0 && s->last.size == 0) return refuse_piece(d, "sum", "and 'last' are both left out");
     return check_operands(d, s);
 }

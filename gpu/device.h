@@ -18,6 +18,7 @@
 #ifndef GPU_DEVICE_H
 #define GPU_DEVICE_H
 
+#include "api/limits.h"
 #include "gpu/dtype.h"
 #include "gpu/rule.h"
 #include "service/base/status.h"
@@ -26,9 +27,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DMEM_ALIGN = 64, STEP_SLOTS_MAX = 4 };
+enum { DMEM_ALIGN = 64, STEP_SLOTS_MAX = PROGRAM_SLOTS_MAX };
+_Static_assert((int)STEP_SLOTS_MAX >= (int)RULE_SLOTS_MAX, "a step has room for the slots of every rule");
 
 struct device;
+struct program;
 struct queue;
 
 /* A piece of device memory. Zeroed: none. Copies of the struct name the same memory; one of them is freed. */
@@ -53,7 +56,14 @@ struct step {
     struct dmem from;                /* the value as it is */
     struct dmem to;                  /* the value as it becomes; may be the same memory as from, or as sum or last
                                       * when their types are equal */
-    struct dmem slots[STEP_SLOTS_MAX];   /* rule_slots(rule) of them, in dtype_sum(type), changed in place */
+    struct dmem slots[STEP_SLOTS_MAX];   /* step_slots of them, in dtype_sum(type), changed in place */
+    struct dmem master;              /* f16 and bf16: the value in f32, changed in place, of which `to` becomes the
+                                      * rounded copy; `from` is then not read. Size 0: none. */
+    struct dmem scratch;             /* step_scratch_size bytes; what is in it before does not matter */
+    size_t columns;                  /* of a row, for rules that have rows; else not looked at */
+    uint64_t stream;                 /* where the random numbers of this step begin */
+    const struct program *program;   /* of RULE_program; must live until a mark taken after the step has passed */
+    double program_scalars[PROGRAM_SCALARS_MAX];
     uint32_t *flags;                 /* WORK_ bits; must not be NULL */
 };
 
@@ -134,8 +144,7 @@ enum status device_passed(struct queue *q, uint64_t *mark) MUST_CHECK;
 /* Blocks until the mark has passed. */
 enum status device_wait(struct queue *q, uint64_t mark) MUST_CHECK;
 
-/* Work. Nothing to do (size or count 0) is OK. Where not said otherwise `to` and `from` may not overlap. Types that
- * dtype_computes denies are UNIMPLEMENTED in widen, add and step. */
+/* Work. Nothing to do (size or count 0) is OK. Where not said otherwise `to` and `from` may not overlap. */
 enum status device_upload(struct queue *q, struct dmem to, size_t to_offset, const void *from, size_t size) MUST_CHECK;
 enum status device_download(struct queue *q, void *to, struct dmem from, size_t from_offset, size_t size) MUST_CHECK;
 enum status device_copy(struct queue *q, struct dmem to, struct dmem from, size_t size) MUST_CHECK;
@@ -145,6 +154,10 @@ enum status device_widen(struct queue *q, struct dmem to, struct dmem from, enum
 /* to (dtype_sum(type)) += from (type). Integers: WORK_OVERFLOW when an i64 sum does not fit. */
 enum status device_add(struct queue *q, struct dmem to, struct dmem from, enum dtype type, size_t count,
                        uint32_t *flags) MUST_CHECK;
+/* How many slots the step has. */
+unsigned step_slots(const struct step *s);
+/* What step.scratch needs for a value of `count` elements; 0: nothing. */
+size_t step_scratch_size(enum rule_id r, size_t count);
 enum status device_step(struct queue *q, const struct step *s) MUST_CHECK;
 
 #endif

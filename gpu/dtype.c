@@ -14,7 +14,7 @@ bool dtype_known(unsigned number) { return number < DTYPE_COUNT; }
 size_t dtype_size(enum dtype t) { return facts[t].size; }
 enum dtype dtype_sum(enum dtype t) { return facts[t].sum; }
 bool dtype_is_integer(enum dtype t) { return facts[t].sum == DTYPE_i64; }
-bool dtype_computes(enum dtype t) { return t != DTYPE_f16 && t != DTYPE_bf16; }
+bool dtype_is_half(enum dtype t) { return t == DTYPE_f16 || t == DTYPE_bf16; }
 const char *dtype_name(enum dtype t) { return facts[t].name; }
 const char *dtype_numpy(enum dtype t) { return facts[t].numpy; }
 

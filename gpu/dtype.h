@@ -30,8 +30,7 @@ bool dtype_known(unsigned number);
 size_t dtype_size(enum dtype t);
 enum dtype dtype_sum(enum dtype t);            /* in what values of this type are summed */
 bool dtype_is_integer(enum dtype t);
-/* Whether devices of this version compute with values of the type; all of them can be stored and copied. */
-bool dtype_computes(enum dtype t);
+bool dtype_is_half(enum dtype t);                /* f16, bf16: computed in f32, and may have a master in it */
 const char *dtype_name(enum dtype t);          /* "f32" */
 const char *dtype_numpy(enum dtype t);         /* "float32" */
 /* Takes both names; false: neither. */

@@ -1,11 +1,11 @@
-/* The rules: what one step does to one element, once for every processor.
+/* The element rules: what one step does to one element, once for every processor.
  *
  * An includer that wants the arithmetic defines, before each inclusion,
  *     REAL          the type of the arithmetic: float, or double for f64 values
  *     REAL_ROOT     its square root: sqrtf, sqrt
  *     NAME(x)       the name of x for that type: x##_f32
- * and gets a function NAME(rule_<name>) for each row of RULES. Without REAL it gets the names of the scalars and the
- * integer rules only.
+ * and gets a function NAME(rule_<name>) for each row of ELEMENT_RULES. Without REAL it gets the names of the scalars and
+ * the integer rules only.
  *
  * Only + - * / sqrt and comparisons, which IEEE 754 rounds in one way, and no contraction (-ffp-contract=off,
  * -fmad=false): so every processor gives the same bits. Each expression says its order by parentheses or by C's left
@@ -15,21 +15,40 @@
 
 #include "gpu/rule.h"
 
+#include <math.h>
+#include <string.h>
+
 #ifdef __CUDACC__
 #define RULE_INLINE static __device__ __forceinline__
 #else
-#define RULE_INLINE static inline __attribute__((always_inline))
+#define RULE_INLINE static inline __attribute__((always_inline, unused))
 #endif
 
-/* The scalars of each rule. Those of GRAD begin every rule of the sgd family. */
+/* The scalars of each rule. Those of GRAD begin every rule with a gradient; REST is 1 less the number before it. */
 enum { GRAD_RESCALE, GRAD_CLIP, GRAD_WD, GRAD_SCALARS };
 enum { AVERAGE_CONTRIBUTORS };
+enum { EMA_CONTRIBUTORS, EMA_DECAY, EMA_REST };
 enum { SGD_LR = GRAD_SCALARS };
-enum { MOMENTUM_LR = GRAD_SCALARS, MOMENTUM_MU };
-/* REST is 1 - BETA, and LR has the bias corrections in it. */
+enum { MOMENTUM_LR = GRAD_SCALARS, MOMENTUM_MU, MOMENTUM_SCALARS };
+/* LR has the bias corrections in it, and EPSILON fits it. */
 enum { ADAM_LR = GRAD_SCALARS, ADAM_BETA1, ADAM_REST1, ADAM_BETA2, ADAM_REST2, ADAM_EPSILON, ADAM_SCALARS };
+enum { ADAMW_WD = ADAM_SCALARS };
+enum { ADAMAX_EPSILON_IN = ADAM_SCALARS };       /* before the maximum is taken; EPSILON is added to it */
+enum { NADAM_LR_GRADIENT = ADAM_SCALARS };       /* the rate of the gradient; LR is that of the mean */
+enum { RADAM_ROOT = ADAM_SCALARS };              /* 0: the variance says nothing yet */
+enum { ADAGRAD_LR = GRAD_SCALARS, ADAGRAD_EPSILON };
+enum { ADADELTA_LR = GRAD_SCALARS, ADADELTA_RHO, ADADELTA_REST, ADADELTA_EPSILON };
+/* The movement is IN * gradient / root into the slot and OUT * slot into the value. EPSILON_IN is under the root. */
+enum { RMS_LR = GRAD_SCALARS, RMS_RHO, RMS_REST, RMS_EPSILON, RMS_BOUND, RMS_MU, RMS_IN, RMS_OUT, RMS_EPSILON_IN };
+enum { FTRL_PER_LR = GRAD_SCALARS, FTRL_LAMBDA, FTRL_BETA, FTRL_WD };
+enum { FTML_RATE = ADAM_LR, FTML_CORRECTION = ADAM_SCALARS };
+enum { SIGN_LR = GRAD_SCALARS, SIGN_KEEP, SIGN_MU, SIGN_REST };
+enum { DCASGD_LR = MOMENTUM_LR, DCASGD_MU = MOMENTUM_MU, DCASGD_LAMBDA = MOMENTUM_SCALARS };
+enum { SGLD_HALF_LR = GRAD_SCALARS, SGLD_SIGMA };
+enum { LION_LR = ADAM_LR, LION_WD = ADAM_SCALARS };
 enum { TEST_RESCALE };
-_Static_assert((int)ADAM_SCALARS <= (int)RULE_SCALARS_MAX, "the scalars have room");
+enum { SCALED_BY };
+_Static_assert((int)RMS_EPSILON_IN < (int)RULE_SCALARS_MAX, "the scalars have room");
 
 /* Integers are computed in i64 whatever their type. A result that does not fit sets a bit of *over; which one does
  * not matter. */
@@ -51,28 +70,117 @@ RULE_INTEGER(assign) { *w = g; }
 RULE_INTEGER(add) { *w = integer_sum(*w, g, over); }
 RULE_INTEGER(average) { *w = g / n; } /* towards zero, as C divides */
 
+/* ---- random numbers: of a place alone, so that no state is kept and every way to cut the work gives the same ------
+ *
+ * In f32 and 32-bit integers for every type, with vectors in mind: the noise needs no more digits. */
+
+/* For hosts: 64 bits to 64 bits. */
+RULE_INLINE uint64_t random_mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Two bijections of 32 bits whose results tell nothing of one another. */
+RULE_INLINE uint32_t random_bits(uint32_t x)
+{
+    x = (x ^ (x >> 16)) * 0x7feb352du;
+    x = (x ^ (x >> 15)) * 0x846ca68bu;
+    return x ^ (x >> 16);
+}
+
+RULE_INLINE uint32_t random_other_bits(uint32_t x)
+{
+    x = (x ^ (x >> 17)) * 0xed5ad4bbu;
+    x = (x ^ (x >> 11)) * 0xac4c1b51u;
+    x = (x ^ (x >> 15)) * 0x31848babu;
+    return x ^ (x >> 14);
+}
+
+/* Natural logarithm of a normal number: the exponent, and the series of atanh for a mantissa from 0.7 to 1.4. */
+RULE_INLINE float random_log(float x)
+{
+    uint32_t bits, offset;
+    float m;
+
+    memcpy(&bits, &x, sizeof bits);
+    offset = bits - 0x3f3504f3; /* root of one half */
+    int32_t exponent = (int32_t)offset >> 23;
+    bits = (offset & 0x7fffff) + 0x3f3504f3;
+    memcpy(&m, &bits, sizeof m);
+    float f = (m - 1) / (m + 1), q = f * f;
+    float series = 1 + q * (1.0f / 3 + q * (1.0f / 5 + q * (1.0f / 7 + q / 9)));
+    return (float)exponent * 0.693147181f + 2 * f * series;
+}
+
+/* Cosine of a whole turn times u, 0 <= u < 1: the sine of what is left to a quarter, by its series. */
+RULE_INLINE float random_cos(float u)
+{
+    float v = u < 0.5f ? u : 1 - u, x = (0.25f - v) * 6.28318531f, q = x * x;
+    float series = 1.0f / 5040 - q * (1.0f / 362880 - q / 39916800);
+    return x * (1 - q * (1.0f / 6 - q * (1.0f / 120 - q * series)));
+}
+
+/* Normal with mean 0 and variance 1, up to 6.7 (Box and Muller). */
+RULE_INLINE float random_normal(uint64_t place)
+{
+    uint32_t high = random_bits((uint32_t)(place >> 32) ^ 0x9e3779b9u), low = (uint32_t)place ^ high;
+    float u = ((float)(int32_t)(random_bits(low) >> 1) + 0.5f) * 0x1p-31f;
+    float v = (float)(int32_t)(random_other_bits(low) >> 8) * 0x1p-24f, spread = -2 * random_log(u);
+
+    /* u may round to 1, and the logarithm of what is just below it to more than zero. */
+    return sqrtf(spread > 0 ? spread : 0) * random_cos(v);
+}
+
 #endif
 
 #ifdef REAL
 
-/* a: scalars rounded to REAL, g: the sum of the gradients, w: the value, s: the slots, in the order of RULES. */
+/* a: scalars rounded to REAL, place: of the element in the sequence of random numbers, g: the sum of the gradients, w:
+ * the value, s: the slots, in the order of ELEMENT_RULES. */
 #define RULE(name)                                                                                       \
-    RULE_INLINE void NAME(rule_##name)(const REAL *a __attribute__((unused)), REAL g, REAL *w,           \
+    RULE_INLINE void NAME(rule_##name)(const REAL *a __attribute__((unused)),                            \
+                                       uint64_t place __attribute__((unused)), REAL g, REAL *w,          \
                                        REAL *s __attribute__((unused)))
 
-/* clip(rescale * g) + wd * w. Both comparisons are false for a NaN, so it comes through and is seen; a bound of
- * infinity is no bound. */
-RULE_INLINE REAL NAME(gradient_of)(const REAL *a, REAL g, REAL w)
+RULE_INLINE REAL NAME(absolute)(REAL x) { return x < 0 ? -x : x; }
+/* 1, -1, or x itself where it is zero or NaN. */
+RULE_INLINE REAL NAME(sign)(REAL x)
 {
-    g = a[GRAD_RESCALE] * g;
-    g = g > a[GRAD_CLIP] ? a[GRAD_CLIP] : g;
-    g = g < -a[GRAD_CLIP] ? -a[GRAD_CLIP] : g;
-    return g + a[GRAD_WD] * w;
+    x = x > 0 ? (REAL)1 : x;
+    return x < 0 ? (REAL)-1 : x;
+}
+
+/* Both comparisons are false for a NaN, so it comes through and is seen; a bound of infinity is no bound. */
+RULE_INLINE REAL NAME(bounded)(REAL x, REAL bound)
+{
+    x = x > bound ? bound : x;
+    return x < -bound ? -bound : x;
+}
+
+RULE_INLINE REAL NAME(clipped)(const REAL *a, REAL g) { return NAME(bounded)(a[GRAD_RESCALE] * g, a[GRAD_CLIP]); }
+
+/* clip(rescale * g) + wd * w */
+RULE_INLINE REAL NAME(gradient_of)(const REAL *a, REAL g, REAL w) { return NAME(clipped)(a, g) + a[GRAD_WD] * w; }
+
+/* The running means of the gradient and of its square. */
+RULE_INLINE void NAME(moments)(const REAL *a, REAL g, REAL *s)
+{
+    s[0] = a[ADAM_BETA1] * s[0] + a[ADAM_REST1] * g;
+    s[1] = a[ADAM_BETA2] * s[1] + a[ADAM_REST2] * (g * g);
 }
 
 RULE(assign) { *w = g; }
 RULE(add) { *w = *w + g; }
 RULE(average) { *w = g / a[AVERAGE_CONTRIBUTORS]; }
+
+RULE(ema)
+{
+    *w = g / a[EMA_CONTRIBUTORS];
+    s[0] = a[EMA_DECAY] * s[0] + a[EMA_REST] * *w;
+}
+
 RULE(sgd) { *w = *w - a[SGD_LR] * NAME(gradient_of)(a, g, *w); }
 
 RULE(momentum)
@@ -81,15 +189,192 @@ RULE(momentum)
     *w = *w + s[0];
 }
 
-RULE(adam)
+RULE(velocity)
+{
+    s[0] = a[MOMENTUM_MU] * s[0] + NAME(gradient_of)(a, g, *w);
+    *w = *w - a[MOMENTUM_LR] * s[0];
+}
+
+RULE(nag)
+{
+    g = a[MOMENTUM_LR] * NAME(gradient_of)(a, g, *w);
+    s[0] = a[MOMENTUM_MU] * s[0] - g;
+    *w = *w + (a[MOMENTUM_MU] * s[0] - g);
+}
+
+RULE(nesterov)
 {
     g = NAME(gradient_of)(a, g, *w);
-    s[0] = a[ADAM_BETA1] * s[0] + a[ADAM_REST1] * g;
-    s[1] = a[ADAM_BETA2] * s[1] + a[ADAM_REST2] * (g * g);
+    s[0] = a[MOMENTUM_MU] * s[0] + g;
+    *w = *w - a[MOMENTUM_LR] * (g + a[MOMENTUM_MU] * s[0]);
+}
+
+RULE(adam)
+{
+    NAME(moments)(a, NAME(gradient_of)(a, g, *w), s);
     *w = *w - a[ADAM_LR] * (s[0] / (REAL_ROOT(s[1]) + a[ADAM_EPSILON]));
 }
 
+RULE(adamw)
+{
+    NAME(moments)(a, NAME(clipped)(a, g), s);
+    *w = *w - a[ADAM_LR] * (s[0] / (REAL_ROOT(s[1]) + a[ADAM_EPSILON]) + a[ADAMW_WD] * *w);
+}
+
+RULE(adabelief)
+{
+    g = NAME(bounded)(a[GRAD_RESCALE] * g + a[GRAD_WD] * *w, a[GRAD_CLIP]);
+    s[0] = a[ADAM_BETA1] * s[0] + a[ADAM_REST1] * g;
+    g = g - s[0];
+    s[1] = a[ADAM_BETA2] * s[1] + a[ADAM_REST2] * (g * g) + a[ADAM_EPSILON];
+    *w = *w - a[ADAM_LR] * (s[0] / (REAL_ROOT(s[1]) + a[ADAM_EPSILON]));
+}
+
+RULE(adamax)
+{
+    g = NAME(gradient_of)(a, g, *w);
+    s[0] = a[ADAM_BETA1] * s[0] + a[ADAM_REST1] * g;
+    g = NAME(absolute)(g) + a[ADAMAX_EPSILON_IN];
+    s[1] = a[ADAM_BETA2] * s[1];
+    s[1] = s[1] > g ? s[1] : g;
+    *w = *w - a[ADAM_LR] * (s[0] / (s[1] + a[ADAM_EPSILON]));
+}
+
+RULE(nadam)
+{
+    g = NAME(gradient_of)(a, g, *w);
+    NAME(moments)(a, g, s);
+    *w = *w - (a[ADAM_LR] * s[0] + a[NADAM_LR_GRADIENT] * g) / (REAL_ROOT(s[1]) + a[ADAM_EPSILON]);
+}
+
+RULE(radam)
+{
+    NAME(moments)(a, NAME(gradient_of)(a, g, *w), s);
+    *w = *w - a[ADAM_LR] * (s[0] / (a[RADAM_ROOT] * REAL_ROOT(s[1]) + a[ADAM_EPSILON]));
+}
+
+RULE(yogi)
+{
+    g = NAME(gradient_of)(a, g, *w);
+    s[0] = a[ADAM_BETA1] * s[0] + a[ADAM_REST1] * g;
+    g = g * g;
+    s[1] = s[1] - a[ADAM_REST2] * (NAME(sign)(s[1] - g) * g);
+    *w = *w - a[ADAM_LR] * (s[0] / (REAL_ROOT(s[1]) + a[ADAM_EPSILON]));
+}
+
+RULE(adagrad)
+{
+    g = NAME(gradient_of)(a, g, *w);
+    s[0] = s[0] + g * g;
+    *w = *w - a[ADAGRAD_LR] * (g / (REAL_ROOT(s[0]) + a[ADAGRAD_EPSILON]));
+}
+
+RULE(adadelta)
+{
+    g = NAME(gradient_of)(a, g, *w);
+    s[0] = a[ADADELTA_RHO] * s[0] + a[ADADELTA_REST] * (g * g);
+    g = REAL_ROOT(s[1] + a[ADADELTA_EPSILON]) / REAL_ROOT(s[0] + a[ADADELTA_EPSILON]) * g;
+    s[1] = a[ADADELTA_RHO] * s[1] + a[ADADELTA_REST] * (g * g);
+    *w = *w - a[ADADELTA_LR] * g;
+}
+
+RULE(rmsprop)
+{
+    g = NAME(gradient_of)(a, g, *w);
+    s[0] = a[RMS_RHO] * s[0] + a[RMS_REST] * (g * g);
+    *w = NAME(bounded)(*w - a[RMS_LR] * (g / (REAL_ROOT(s[0]) + a[RMS_EPSILON])), a[RMS_BOUND]);
+}
+
+RULE(rmsprop_velocity)
+{
+    g = NAME(gradient_of)(a, g, *w);
+    s[0] = a[RMS_RHO] * s[0] + a[RMS_REST] * (g * g);
+    s[1] = a[RMS_MU] * s[1] + g / (REAL_ROOT(s[0]) + a[RMS_EPSILON]);
+    *w = NAME(bounded)(*w - a[RMS_LR] * s[1], a[RMS_BOUND]);
+}
+
+/* A mean of squares is never below the square of the mean, but its rounded value may be, by more than epsilon; the root
+ * of that would be NaN. */
+RULE(rmsprop_centered)
+{
+    g = NAME(gradient_of)(a, g, *w);
+    s[0] = a[RMS_RHO] * s[0] + a[RMS_REST] * (g * g);
+    s[1] = a[RMS_RHO] * s[1] + a[RMS_REST] * g;
+    REAL spread = s[0] - s[1] * s[1];
+    spread = spread < 0 ? 0 : spread;
+    s[2] = a[RMS_MU] * s[2] + a[RMS_IN] * g / (REAL_ROOT(spread + a[RMS_EPSILON_IN]) + a[RMS_EPSILON]);
+    *w = NAME(bounded)(*w + a[RMS_OUT] * s[2], a[RMS_BOUND]);
+}
+
+/* The same with other numbers in IN and OUT, and so another third slot. */
+RULE(rmsprop_torch) { NAME(rule_rmsprop_centered)(a, place, g, w, s); }
+
+/* PER_LR is 1 / lr: a division less. */
+RULE(ftrl)
+{
+    REAL before = REAL_ROOT(s[1]), root;
+
+    g = NAME(clipped)(a, g);
+    s[1] = s[1] + g * g;
+    root = REAL_ROOT(s[1]);
+    s[0] = s[0] + (g - (root - before) * a[FTRL_PER_LR] * *w);
+    REAL over = NAME(absolute)(s[0]) - a[FTRL_LAMBDA];
+    over = over < 0 ? 0 : over;
+    *w = -(NAME(sign)(s[0]) * over) / ((a[FTRL_BETA] + root) * a[FTRL_PER_LR] + a[FTRL_WD]);
+}
+
+/* Slots d, var, z. RATE is (1 - beta1^t) / lr. */
+RULE(ftml)
+{
+    g = NAME(gradient_of)(a, g, *w);
+    s[1] = a[ADAM_BETA2] * s[1] + a[ADAM_REST2] * (g * g);
+    REAL d = a[FTML_RATE] * (REAL_ROOT(s[1] / a[FTML_CORRECTION]) + a[ADAM_EPSILON]);
+    s[2] = a[ADAM_BETA1] * s[2] + a[ADAM_REST1] * g - (d - a[ADAM_BETA1] * s[0]) * *w;
+    *w = -s[2] / d;
+    s[0] = d;
+}
+
+RULE(signsgd) { *w = a[SIGN_KEEP] * *w - a[SIGN_LR] * NAME(sign)(g); }
+
+RULE(signum)
+{
+    s[0] = a[SIGN_MU] * s[0] + a[SIGN_REST] * NAME(gradient_of)(a, g, *w);
+    *w = a[SIGN_KEEP] * *w - a[SIGN_LR] * NAME(sign)(s[0]);
+}
+
+RULE(dcasgd)
+{
+    g = NAME(gradient_of)(a, g, *w);
+    g = g + a[DCASGD_LAMBDA] * g * g * (*w - s[0]);
+    s[0] = *w;
+    *w = *w - a[DCASGD_LR] * g;
+}
+
+RULE(dcasgd_momentum)
+{
+    g = NAME(gradient_of)(a, g, *w);
+    g = g + a[DCASGD_LAMBDA] * g * g * (*w - s[0]);
+    s[0] = *w;
+    s[1] = a[DCASGD_MU] * s[1] - a[DCASGD_LR] * g;
+    *w = *w + s[1];
+}
+
+RULE(sgld)
+{
+    g = a[SGLD_HALF_LR] * NAME(gradient_of)(a, g, *w);
+    *w = *w - g + a[SGLD_SIGMA] * (REAL)random_normal(place);
+}
+
+RULE(lion)
+{
+    g = NAME(clipped)(a, g);
+    *w = *w - a[LION_LR] * (NAME(sign)(a[ADAM_BETA1] * s[0] + a[ADAM_REST1] * g) + a[LION_WD] * *w);
+    s[0] = a[ADAM_BETA2] * s[0] + a[ADAM_REST2] * g;
+}
+
 RULE(test) { *w = *w + a[TEST_RESCALE] * g; }
+RULE(scaled) { *w = a[SCALED_BY] * g; }
+RULE(squared) { *w = a[SCALED_BY] * (g * g); }
 
 #undef RULE
 #endif

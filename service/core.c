@@ -40,6 +40,12 @@ enum status core_init(struct core *c, struct device *d, const uint8_t seed[16], 
     return s;
 }
 
+void core_set_limits(struct core *c, uint64_t staging_max, const struct core_limits *limits)
+{
+    c->staging_max = staging_max > 0 ? staging_max : quarter_of_memory();
+    c->limits = *limits;
+}
+
 static void cache_clear(struct core *c)
 {
     while (c->cache_count > 0) device_mem_free(&c->cache[--c->cache_count]);
@@ -97,6 +103,13 @@ void core_after(struct core *c, unsigned index, struct task *t)
     c->task_count++;
 }
 
+void core_quiet(struct core *c, unsigned index)
+{
+    uint64_t mark = 0;
+
+    if (device_record(c->queues[index], &mark) == STATUS_OK) (void)!device_wait(c->queues[index], mark);
+}
+
 /* Runs what has passed; a task may line up new ones behind. */
 static void run_passed(struct core *c, unsigned index, uint64_t passed, enum status s)
 {
@@ -132,6 +145,26 @@ void core_settle(struct core *c)
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t in_use(const struct core *c) { return c->device->bytes_held + c->key_count * KEY_COST; }
+
+static bool fits(const struct core *c, uint64_t size)
+{
+    uint64_t most = c->limits.memory_max, used = in_use(c);
+    return used <= most && size <= most - used && KEY_COST <= most - used - size;
+}
+
+enum status core_mem_check(struct core *c, uint64_t size, struct error *e)
+{
+    uint64_t most = c->limits.memory_max;
+
+    if (most == 0 || fits(c, size)) return STATUS_OK;
+    cache_clear(c); /* a convenience must not be the reason */
+    if (fits(c, size)) return STATUS_OK;
+    return error_set(e, REASON_LIMIT, "a new key needs %llu bytes of memory, and %llu of the %llu that --memory-max allows "
+                     "are in use: delete keys, or raise it", (unsigned long long)(size + KEY_COST),
+                     (unsigned long long)in_use(c), (unsigned long long)most);
+}
 
 enum status core_mem_new(struct core *c, size_t size, struct dmem *out, struct error *e)
 {

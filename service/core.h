@@ -8,8 +8,15 @@
 #include "gpu/device.h"
 #include "service/base/list.h"
 #include "service/base/map.h"
+#include "service/options.h"
 
 enum { CORE_QUEUES = 8 };        /* keys are spread over them; work of one key stays in one */
+
+/* What may be changed while it runs. 0: what stands in limits.h; for memory_max: no cap. */
+struct core_limits {
+    uint64_t memory_max;                     /* bytes of the device, beyond which no new key is taken */
+    struct option_standards standards;       /* of new stores that do not state their own */
+};
 
 /* Something that goes on when a mark of the device has passed. Lies in what it belongs to, so that completion never
  * needs memory. */
@@ -42,6 +49,8 @@ struct core {
     uint64_t staging_used;                   /* bytes of pushes that are not yet applied */
     uint64_t staging_reserved;               /* kept free for the missing contributions of open rounds */
     uint64_t staging_max;
+    struct core_limits limits;
+    uint64_t key_count;                      /* of all stores; each counts KEY_COST against memory_max */
     struct list stagings;                    /* incomplete ones, the one longest without progress first */
 
     struct dmem cache[64];                   /* freed large buffers; a fresh one costs a page fault every 4 KiB */
@@ -59,6 +68,8 @@ struct core {
 
 enum status core_init(struct core *c, struct device *d, const uint8_t seed[16], uint64_t staging_max, uint64_t now_ms,
                       struct error *e) MUST_CHECK;
+/* From now on; what is held already stays. */
+void core_set_limits(struct core *c, uint64_t staging_max, const struct core_limits *limits);
 void core_fini(struct core *c);              /* drops all stores; waits for the device */
 
 /* Time has come to now_ms: drops stagings without progress, fails rounds and workers whose time is up, decides waits.
@@ -68,11 +79,16 @@ uint64_t core_tick(struct core *c, uint64_t now_ms);
 void core_poll(struct core *c);
 /* Blocks until no task is left. */
 void core_settle(struct core *c);
+/* Blocks until all work given to queue `index` so far is done; nothing on a lost device. For memory that has to go on a
+ * way where nothing can be put off, such as the lack of memory. */
+void core_quiet(struct core *c, unsigned index);
 /* Runs t when all work given to queue `index` so far is done: at once if it is done already. */
 void core_after(struct core *c, unsigned index, struct task *t);
 
 /* Device memory by way of the cache. */
 enum status core_mem_new(struct core *c, size_t size, struct dmem *out, struct error *e) MUST_CHECK;
 void core_mem_free(struct core *c, struct dmem *m);
+/* May a new key take so many bytes more? LIMIT, which names the cap. */
+enum status core_mem_check(struct core *c, uint64_t size, struct error *e) MUST_CHECK;
 
 #endif

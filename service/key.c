@@ -10,6 +10,12 @@
 #include <stdio.h>
 #include <string.h>
 
+bool key_name_equal(const struct key_name *a, const struct key_name *b)
+{
+    if (a->is_text != b->is_text) return false;
+    return a->is_text ? bytes_equal(a->text, b->text) : a->number == b->number;
+}
+
 const char *key_name_print(const struct key_name *n, char out[KEY_PRINT_SIZE])
 {
     if (n->is_text) snprintf(out, KEY_PRINT_SIZE, "key '%.*s'", (int)n->text.size, (const char *)n->text.at);
@@ -40,21 +46,14 @@ struct key *key_hold(struct key *k)
     return k;
 }
 
-static void slots_free(struct key *k)
-{
-    for (unsigned i = 0; i < STEP_SLOTS_MAX; i++)
-        if (k->slots[i].size > 0) core_mem_free(k->core, &k->slots[i]);
-    updater_drop(k->slots_for);
-    k->slots_for = NULL;
-}
-
 static void key_free(struct task *t, enum status s)
 {
     struct key *k = CONTAINER_OF(t, struct key, task);
 
     (void)s;
+    k->core->key_count--;
     version_free_all(k);
-    slots_free(k);
+    state_fini(k);
     mem_free((void *)k->name.text.at);
     mem_free(k);
 }
@@ -88,6 +87,11 @@ static enum status first_version(struct key *k, struct staging *value, struct er
     return s;
 }
 
+uint64_t key_needs(const struct store *store, const struct key_shape *shape)
+{
+    return 2 * shape->size + state_needs(store_updater(store), shape);
+}
+
 enum status key_new(struct store *store, const struct init_wanted *wanted, struct staging *value, struct key **out,
                     struct error *e)
 {
@@ -102,6 +106,7 @@ enum status key_new(struct store *store, const struct init_wanted *wanted, struc
     }
     k->store = store;
     k->core = c;
+    c->key_count++;
     k->holds = 1;
     k->id = c->next_key++;
     k->name = wanted->name;
@@ -121,8 +126,9 @@ enum status key_new(struct store *store, const struct init_wanted *wanted, struc
             goto out;
         }
     }
-    s = first_version(k, value, e);
-    if (s == STATUS_OK) s = key_slots(k, store_updater(store), e);
+    s = core_mem_check(c, key_needs(store, &wanted->shape) - k->shape.size, e); /* one of them has arrived already */
+    if (s == STATUS_OK) s = first_version(k, value, e);
+    if (s == STATUS_OK) s = state_fit(k, store_updater(store), e);
     if (s != STATUS_OK) goto out;
     *out = k;
     k = NULL; /* the store's now */
@@ -133,49 +139,6 @@ out:
 }
 
 uint64_t key_version(const struct key *k) { return k->current->number; }
-
-/* ---- slots ------------------------------------------------------------------------------------------------------ */
-
-static int slot_by_name(const struct updater *u, const char *name)
-{
-    for (unsigned i = 0; u != NULL && i < updater_slots(u); i++)
-        if (strcmp(updater_slot_name(u, i), name) == 0) return (int)i;
-    return -1;
-}
-
-enum status key_slots(struct key *k, struct updater *u, struct error *e)
-{
-    struct dmem slots[STEP_SLOTS_MAX] = {{0}};
-    bool fresh[STEP_SLOTS_MAX] = {false};
-    size_t size = (size_t)k->shape.count * dtype_size(dtype_sum(k->shape.dtype));
-    enum status s = updater_fits(u, k->shape.dtype, e);
-
-    if (s != STATUS_OK || k->slots_for == u) return s;
-    for (unsigned i = 0; i < updater_slots(u) && s == STATUS_OK; i++) {
-        int old = slot_by_name(k->slots_for, updater_slot_name(u, i));
-        if (old >= 0) {
-            slots[i] = k->slots[old];
-            continue;
-        }
-        s = core_mem_new(k->core, size, &slots[i], e);
-        fresh[i] = s == STATUS_OK;
-        if (s == STATUS_OK && size > 0) s = device_zero(k->queue, slots[i], size);
-    }
-    if (s != STATUS_OK) {
-        for (unsigned i = 0; i < STEP_SLOTS_MAX; i++)
-            if (fresh[i]) core_mem_free(k->core, &slots[i]);
-        return s;
-    }
-    for (unsigned i = 0; i < STEP_SLOTS_MAX; i++) {
-        bool kept = false;
-        for (unsigned j = 0; j < STEP_SLOTS_MAX; j++) kept |= slots[j].at == k->slots[i].at;
-        if (k->slots[i].size > 0 && !kept) core_mem_free(k->core, &k->slots[i]);
-    }
-    memcpy(k->slots, slots, sizeof slots);
-    updater_drop(k->slots_for);
-    k->slots_for = updater_hold(u);
-    return STATUS_OK;
-}
 
 /* ---- updates ---------------------------------------------------------------------------------------------------- */
 
@@ -209,7 +172,7 @@ static void update_ran(struct task *t, enum status s)
                       shape_print(&k->shape, shape));
     }
     if (s == STATUS_OK) {
-        if (u->kind != UPDATE_SET) k->t++;
+        if (u->kind != UPDATE_SET) state_stepped(k, u->product);
         k->core->counters.updates++;
         version_publish(k, u->to, key_version(k) + 1);
     } else {
@@ -221,13 +184,14 @@ static void update_ran(struct task *t, enum status s)
 }
 
 /* Nothing to compute: assignment of a sum that lies whole in one buffer of the value's type. That buffer becomes the
- * value, and the spare takes its place. */
+ * value, and the spare takes its place. Not where a master has to follow. */
 static bool update_by_exchange(struct update *u, enum rule_id rule)
 {
     struct key *k = u->key;
     struct dmem *from = u->sum.size > 0 ? &u->sum : u->last != NULL ? &u->last->mem : NULL;
     bool same_type = u->sum.size == 0 || dtype_sum(k->shape.dtype) == k->shape.dtype;
 
+    if (k->state.mem[STATE_MASTER].size > 0) return false;
     if (rule != RULE_assign || from == NULL || !same_type || (u->sum.size > 0 && u->last != NULL)) return false;
     struct dmem mem = u->to->mem;
     u->to->mem = *from;
@@ -239,9 +203,8 @@ static bool update_by_exchange(struct update *u, enum rule_id rule)
 static enum status update_start(struct update *u, struct error *e)
 {
     struct key *k = u->key;
-    struct update_moment m = {.t = k->t + 1, .contributors = u->contributors};
     struct step s = {.type = k->shape.dtype, .count = (size_t)k->shape.count, .sum = u->sum, .flags = &u->flags};
-    enum status st = key_slots(k, u->updater, e);
+    enum status st = u->kind != UPDATE_SET ? state_fit(k, u->updater, e) : STATUS_OK;
 
     if (st != STATUS_OK) return st;
     if (u->last != NULL) {
@@ -251,18 +214,18 @@ static enum status update_start(struct update *u, struct error *e)
     }
     st = version_acquire(k, &u->to, e);
     if (st != STATUS_OK) return st;
-    updater_step(u->updater, &m, &s);
+    /* A set is no step of the optimizer: its state stays, and only the master follows. */
+    if (u->kind == UPDATE_SET) s.rule = RULE_assign, s.master = k->state.mem[STATE_MASTER];
+    else state_step(k, u, &s, &u->product);
     if (s.count == 0 || update_by_exchange(u, s.rule)) return STATUS_OK;
     s.from = k->current->mem;
     s.to = u->to->mem;
-    memcpy(s.slots, k->slots, sizeof s.slots);
     st = device_step(k->queue, &s);
     if (st == STATUS_OK) return st;
     version_release(u->to);
     u->to = NULL;
-    return error_set(e, reason_status(REASON_DEVICE_LOST) == st ? REASON_DEVICE_LOST : REASON_UNIMPLEMENTED,
-                     "the device does not run this update: %s of %s", updater_type(u->updater),
-                     dtype_numpy(k->shape.dtype));
+    *e = *device_error(k->core->device);
+    return st;
 }
 
 static void update_next(struct key *k)
@@ -280,6 +243,7 @@ static void update_next(struct key *k)
             u->task.run = update_ran;
             core_after(k->core, k->queue_index, &u->task);
         } else {
+            core_quiet(k->core, k->queue_index); /* its sum may still be being made */
             update_end(u, &e);
         }
     }

@@ -6,6 +6,7 @@
 #include "api/limits.h"
 #include "service/core.h"
 #include "service/staging.h"
+#include "service/state.h"
 #include "service/version.h"
 
 struct store;
@@ -19,6 +20,7 @@ struct key_name {
     struct bytes text;                       /* borrowed */
 };
 
+bool key_name_equal(const struct key_name *a, const struct key_name *b);
 /* For sentences: "key 3" or "key 'conv1_weight'". */
 enum { KEY_PRINT_SIZE = 600 };
 const char *key_name_print(const struct key_name *n, char out[KEY_PRINT_SIZE]);
@@ -53,15 +55,14 @@ struct key {
     unsigned queue_index;
     struct queue *queue;
     uint64_t job;                            /* that created it or took it over */
+    uint64_t made_by;                        /* the call of the operator who initialised it; 0: a worker did */
 
     struct version *current;
     struct list versions;
     struct list spares;
     unsigned buffers;                        /* versions and spares, and one being written */
 
-    struct dmem slots[STEP_SLOTS_MAX];
-    struct updater *slots_for;               /* held; whose slots they are */
-    uint64_t t;                              /* update counter */
+    struct state state;                      /* what the updater keeps for it */
 
     struct list updates;                     /* waiting */
     bool busy;                               /* one is in flight */
@@ -69,6 +70,7 @@ struct key {
 
     struct round *rounds[2];                 /* open: the older one first; NULL: none */
     uint64_t opened_step;                    /* highest step that ever had a round */
+    bool room_lent;                          /* a contribution to rounds[0] arrives in the room kept for it */
     uint64_t closed_step;                    /* highest step whose round has ended, one way or the other */
 
     struct list waiters;                     /* conditions */
@@ -89,8 +91,10 @@ struct update {
     struct dmem sum;                         /* owned; size 0: none */
     struct staging *last;                    /* owned; NULL: none */
     uint32_t contributors;
+    uint64_t based_on;                       /* version that its gradient was computed from; 0: unknown, or several */
     struct version *to;
     uint32_t flags;                          /* WORK_ */
+    double product;                          /* of the state, when it is done */
     void (*done)(struct update *u, const struct error *e);   /* e NULL: published as key->current; frees u */
 };
 
@@ -98,13 +102,13 @@ struct update {
  * the slots of the present updater, so that a later push does not fail for them. */
 enum status key_new(struct store *store, const struct init_wanted *wanted, struct staging *value, struct key **out,
                     struct error *e) MUST_CHECK;
+/* Bytes of the device that such a key takes: value, spare and slots. */
+uint64_t key_needs(const struct store *store, const struct key_shape *shape);
 struct key *key_hold(struct key *k);
 void key_drop(struct key *k);                /* frees a deleted one after its last use */
 
 /* Lines the update up; it runs when those before it are done. */
 void key_update(struct update *u);
-/* Slots fit for this updater: kept where their names agree, else zero. */
-enum status key_slots(struct key *k, struct updater *u, struct error *e) MUST_CHECK;
 uint64_t key_version(const struct key *k);
 
 #endif

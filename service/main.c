@@ -1,7 +1,8 @@
-/* paramd: the daemon. The order of set-up and tear-down, and the loop of the core thread. */
+/* paramd: the daemon. The order of set-up and tear-down, the loop of the core thread, and what signals do. */
 #include "service/base/clock.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
+#include "service/notify.h"
 #include "service/settings.h"
 #include "service/transport.h"
 #include "web/http.h"
@@ -17,11 +18,14 @@
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAILBOX_REQUESTS = 1024, DOORS_MAX = LISTEN_MAX + 1 };
 
 struct daemon {
+    int argc;                        /* read again by SIGHUP */
+    char **argv;
     struct settings settings;
     char *token;
     struct loop *loop;
@@ -36,6 +40,8 @@ struct daemon {
     struct transport *bulk;          /* one of doors, or NULL */
     struct http *admin, *probe;
     uint64_t drain_until_ms;         /* 0: serving */
+    uint64_t flush_ms;               /* when folded warnings are next looked at */
+    uint64_t refused;                /* connections, as last told */
     bool stop;
 };
 
@@ -65,26 +71,32 @@ static void poll_device(struct mail *m)
 
 static void drain(void)
 {
-    log_info("main", "told to stop: what is under way is finished first, for at most %llu s",
-             (unsigned long long)the.settings.drain_timeout);
-    the.drain_until_ms = clock_ms() + the.settings.drain_timeout * 1000;
+    log_info("main", "told to stop: what is under way is finished first, for at most %g s",
+             (double)the.settings.drain_timeout / 1000);
+    notify_manager("STOPPING=1");
+    the.drain_until_ms = clock_ms() + the.settings.drain_timeout;
     http_set_ready(the.probe, false);
     server_drain(the.server);
     for (unsigned i = 0; i < the.door_count; i++) transport_drain(the.doors[i]);
 }
 
-static void take_signal(struct watch *w, uint32_t events)
+/* ---- settings --------------------------------------------------------------------------------------------------- */
+
+/* What the rows marked LIVE say. Nothing here can fail. */
+static void apply_live(void)
 {
-    struct signalfd_siginfo info;
+    static const char *const levels[] = {"error", "warn", "info", "debug"};
+    const struct settings *s = &the.settings;
+    struct core_limits limits = {
+        .memory_max = s->memory_max,
+        .standards = {(uint32_t)s->start_timeout, (uint32_t)s->round_timeout, (uint32_t)s->worker_timeout},
+    };
 
-    (void)events;
-    while (read(w->fd, &info, sizeof info) == (ssize_t)sizeof info) {
-        if (the.drain_until_ms != 0) the.stop = true;
-        else drain();
-    }
+    for (int i = 0; i < 4; i++)
+        if (strcmp(levels[i], s->log) == 0) log_set_level((enum log_level)i);
+    log_set_format(strcmp(s->log_format, "json") == 0 ? LOG_JSON : LOG_TEXT);
+    if (the.server != NULL) server_set_limits(the.server, s->staging_max, &limits);
 }
-
-/* ---- set-up ----------------------------------------------------------------------------------------------------- */
 
 static enum status read_token(const char *path, char **out, struct error *e)
 {
@@ -101,43 +113,73 @@ static enum status read_token(const char *path, char **out, struct error *e)
     return *out != NULL ? STATUS_OK : error_set(e, REASON_NO_MEMORY, "no memory for the token");
 }
 
-/* Loopback, or a path: reachable from this machine only. */
-static bool is_local(const char *address)
+/* Everything that the daemon is told: read, checked, and the token fetched. On success *s is for settings_fini and
+ * *token for mem_free. */
+static enum status read_settings(struct settings *s, char **token, struct error *e)
 {
-    const char *host = strstr(address, "://");
+    enum status st = settings_read(the.argc, the.argv, s, e);
 
-    host = host != NULL ? host + 3 : address;
-    return strncmp(address, "ipc://", 6) == 0 || strncmp(address, "unix://", 7) == 0 || strncmp(host, "127.", 4) == 0 ||
-           strncmp(host, "localhost:", 10) == 0 || strncmp(host, "[::1]", 5) == 0;
+    if (st != STATUS_OK || s->help || s->version) return st;
+    st = settings_check(s, e);
+    if (st == STATUS_OK && s->token_file != NULL) st = read_token(s->token_file, token, e);
+    if (st != STATUS_OK) settings_fini(s);
+    return st;
 }
 
-static enum status check_exposed(const char *flag, const char *address, struct error *e)
+/* All or nothing: what can fail comes before anything is changed. */
+static enum status reload(struct error *e)
 {
-    if (is_local(address) || the.token != NULL || the.settings.insecure) return STATUS_OK;
-    return error_set(e, REASON_BAD_ARGUMENT, "--%s %s can be reached from other machines: give --token-file, or "
-                     "--insecure if the network is trusted", flag, address);
-}
+    struct settings fresh = {.help = false};
+    char *token = NULL, *copy = NULL;
+    enum status st = read_settings(&fresh, &token, e);
+    const char *fixed = st == STATUS_OK ? settings_fixed_difference(&the.settings, &fresh) : NULL;
 
-static enum status check_settings(struct error *e)
-{
-    const struct settings *s = &the.settings;
-    enum status st = STATUS_OK;
-
-    if (s->token_file != NULL) st = read_token(s->token_file, &the.token, e);
-    for (unsigned i = 0; i < s->listen.count && st == STATUS_OK; i++) st = check_exposed("listen", s->listen.at[i], e);
-    if (st == STATUS_OK && s->bulk != NULL && strcmp(s->bulk, "off") != 0) st = check_exposed("bulk", s->bulk, e);
-    if (st == STATUS_OK) st = check_exposed("admin", s->admin, e);
     if (st != STATUS_OK) return st;
-    if (strcmp(s->device, "auto") != 0 && strcmp(s->device, "cpu") != 0)
-        return error_set(e, REASON_BAD_ARGUMENT, "--device %s: this build knows auto and cpu", s->device);
-    static const char *const levels[] = {"error", "warn", "info", "debug"};
-    for (int i = 0; i < 4; i++)
-        if (strcmp(levels[i], s->log) == 0) {
-            log_set_level((enum log_level)i);
-            return STATUS_OK;
-        }
-    return error_set(e, REASON_BAD_ARGUMENT, "--log %s: one of error warn info debug", s->log);
+    if (fixed != NULL)
+        st = error_set(e, REASON_BAD_ARGUMENT, "%s cannot change while the daemon runs; start it anew for that", fixed);
+    if (st == STATUS_OK && token != NULL && (copy = mem_text(token, strlen(token))) == NULL)
+        st = error_set(e, REASON_NO_MEMORY, "no memory for the token");
+    if (st == STATUS_OK) st = http_set_token(the.admin, token, e);
+    if (st != STATUS_OK) {
+        mem_free(token);
+        mem_free(copy);
+        settings_fini(&fresh);
+        return st;
+    }
+    settings_fini(&the.settings);
+    mem_free(the.token);
+    the.settings = fresh;
+    the.token = token;
+    server_give_token(the.server, copy);
+    apply_live();
+    return STATUS_OK;
 }
+
+static void take_hangup(void)
+{
+    char state[80];
+    struct error e;
+
+    snprintf(state, sizeof state, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(clock_ns() / 1000));
+    notify_manager(state);
+    if (reload(&e) == STATUS_OK) log_info("main", "the settings were read anew");
+    else log_error("main", "the settings were not read anew, and nothing has changed: %s", e.text);
+    notify_manager("READY=1");
+}
+
+static void take_signal(struct watch *w, uint32_t events)
+{
+    struct signalfd_siginfo info;
+
+    (void)events;
+    while (read(w->fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == SIGHUP && the.drain_until_ms == 0) take_hangup();
+        else if (info.ssi_signo != SIGHUP && the.drain_until_ms == 0) drain();
+        else if (info.ssi_signo != SIGHUP) the.stop = true;
+    }
+}
+
+/* ---- set-up ----------------------------------------------------------------------------------------------------- */
 
 static enum status watch_signals(struct error *e)
 {
@@ -146,6 +188,7 @@ static enum status watch_signals(struct error *e)
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
     the.signal_watch = (struct watch){.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), .ready = take_signal};
@@ -167,6 +210,8 @@ static enum status start_core(struct error *e)
     if (s == STATUS_OK) s = watch_signals(e);
     if (s == STATUS_OK) s = cpu_device_new((unsigned)the.settings.threads, &the.device, e);
     if (s != STATUS_OK) return s;
+    if (strcmp(the.settings.device, "auto") == 0)
+        log_info("main", "device auto: this build has no other than the CPU; values lie in this machine's memory");
     the.device_mail.open = poll_device;
     the.device->notify = device_moved;
     c.device = the.device;
@@ -192,9 +237,12 @@ static void standard_bulk(const char *listen, char out[300])
 {
     const char *colon = strrchr(listen, ':');
 
-    if (strncmp(listen, "tcp://", 6) != 0 || colon == NULL || colon - listen > 200) snprintf(out, 300, "tcp://127.0.0.1:0");
+    if (strncmp(listen, "tcp://", 6) != 0 || colon == NULL || colon - listen > 200)
+        snprintf(out, 300, "tcp://127.0.0.1:0");
     else snprintf(out, 300, "%.*s:%s", (int)(colon - listen), listen, strcmp(colon, ":0") == 0 ? "0" : "7701");
 }
+
+static bool is_unix(const char *url) { return strncmp(url, "ipc://", 6) == 0 || strncmp(url, "unix://", 7) == 0; }
 
 static enum status open_doors(struct error *e)
 {
@@ -203,8 +251,9 @@ static enum status open_doors(struct error *e)
     char beside[300];
     enum status st = STATUS_OK;
 
+    /* Nine bytes to a Unix socket of libnanomsg's end the process, so there our own engine stands in for it. */
     for (unsigned i = 0; i < s->listen.count && st == STATUS_OK; i++)
-        st = add_door(transport_nanomsg_open, s->listen.at[i], &t, e);
+        st = add_door(is_unix(s->listen.at[i]) ? transport_sp_open : transport_nanomsg_open, s->listen.at[i], &t, e);
     if (st != STATUS_OK || (s->bulk != NULL && strcmp(s->bulk, "off") == 0)) return st;
     standard_bulk(s->listen.at[0], beside);
     const char *url = s->bulk != NULL ? s->bulk : beside;
@@ -217,9 +266,11 @@ static enum status open_doors(struct error *e)
 
 static enum status start_web(struct error *e)
 {
-    struct http_config c = {.server = the.server, .mailbox = the.mailbox, .token = the.token};
+    struct http_config c = {.server = the.server, .mailbox = the.mailbox, .token = the.token,
+                            .hosts = {the.settings.advertise}};
     enum status s = http_start(&c, HTTP_ADMIN, the.settings.admin, &the.admin, e);
 
+    c.beside = the.admin;
     if (s == STATUS_OK) s = http_start(&c, HTTP_PROBE, the.settings.probe, &the.probe, e);
     return s;
 }
@@ -233,13 +284,32 @@ static void say_ready(void)
            http_url(the.admin), http_url(the.probe), device_kind(the.device));
     fflush(stdout);
     http_set_ready(the.probe, true);
+    notify_manager("READY=1");
 }
 
 /* ---- the loop --------------------------------------------------------------------------------------------------- */
 
+/* Connections that were not taken, or were ended for what the peer did. The log folds what comes often. */
+static void tell_refused(void)
+{
+    uint64_t refused = 0;
+
+    for (unsigned i = 0; i < the.door_count; i++) refused += transport_refused(the.doors[i]);
+    if (refused == the.refused) return;
+    log_warn("door", "%llu connections were refused so far, or ended for a fault of theirs; debug tells why",
+             (unsigned long long)refused);
+    the.refused = refused;
+}
+
 static uint64_t tick(uint64_t now_ms)
 {
     uint64_t next = server_tick(the.server, now_ms);
+
+    tell_refused();
+    if (now_ms >= the.flush_ms) {
+        log_flush(now_ms);
+        the.flush_ms = now_ms + LOG_FOLD_MS / 10;
+    }
 
     for (unsigned i = 0; i < the.door_count; i++) {
         uint64_t t = transport_tick(the.doors[i], now_ms);
@@ -251,7 +321,7 @@ static uint64_t tick(uint64_t now_ms)
 static bool drained(uint64_t now_ms)
 {
     if (now_ms >= the.drain_until_ms) return true;
-    if (server_busy(the.server)) return false;
+    if (server_busy(the.server) || !http_idle(the.admin)) return false;
     for (unsigned i = 0; i < the.door_count; i++)
         if (!transport_idle(the.doors[i])) return false;
     return true;
@@ -271,7 +341,7 @@ static void serve(void)
             if (drained(now)) return;
             wait = wait < 20 ? wait : 20;
         }
-        loop_turn(the.loop, wait < 60000 ? (int)wait : 60000);
+        loop_turn(the.loop, wait < LOG_FOLD_MS ? (int)wait : LOG_FOLD_MS);
     }
 }
 
@@ -293,7 +363,9 @@ static void tear_down(void)
     mailbox_free(the.mailbox);
     loop_free(the.loop);
     mem_free(the.token);
+    settings_fini(&the.settings);
     nn_term();
+    log_flush(UINT64_MAX);
 }
 
 /* libnanomsg allocates each message; freed blocks that go back to the kernel would fault in afresh every time. */
@@ -303,25 +375,66 @@ static void tune_malloc(void)
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
 }
 
+/* journald tells by this variable that stderr is its own, and reads priorities from the lines. */
+static bool is_journal(void)
+{
+    const char *stream = getenv("JOURNAL_STREAM");
+    struct stat at;
+    char own[64];
+
+    if (stream == NULL || fstat(STDERR_FILENO, &at) != 0) return false;
+    snprintf(own, sizeof own, "%llu:%llu", (unsigned long long)at.st_dev, (unsigned long long)at.st_ino);
+    return strcmp(own, stream) == 0;
+}
+
+static void warn_stranger(const char *name, const char *near)
+{
+    if (near != NULL) log_warn("settings", "%s in the environment is no setting; did you mean %s?", name, near);
+    else log_warn("settings", "%s in the environment is no setting", name);
+}
+
+/* What the command line asks for instead of a daemon; false: nothing. */
+static bool answer_asks(const struct settings *s)
+{
+    if (s->help) settings_help(stdout);
+    else if (s->version) puts("paramd 0.1.0");
+    else if (s->print) settings_print(s, stdout);
+    else if (s->check) puts("paramd: the settings are good");
+    else return false;
+    return true;
+}
+
+static enum status start(struct error *e)
+{
+    enum status s = start_core(e);
+
+    if (s != STATUS_OK) return s;
+    apply_live();
+    s = open_doors(e);
+    if (s == STATUS_OK) s = start_web(e);
+    return s;
+}
+
 int main(int argc, char **argv)
 {
     struct error e;
-    enum status s = settings_read(argc, argv, &the.settings, &e);
 
-    if (s != STATUS_OK) {
+    the.argc = argc;
+    the.argv = argv;
+    tune_malloc();
+    json_set_alloc_funcs(mem_new, mem_free);
+    if (read_settings(&the.settings, &the.token, &e) != STATUS_OK) {
         fprintf(stderr, "paramd: %s\n", e.text);
         return 2;
     }
-    if (the.settings.help) settings_help(stdout);
-    if (the.settings.version) puts("paramd 0.1.0");
-    if (the.settings.help || the.settings.version) return 0;
-    tune_malloc();
-    json_set_alloc_funcs(mem_new, mem_free);
-    s = check_settings(&e);
-    bool configured = s == STATUS_OK;
-    if (s == STATUS_OK) s = start_core(&e);
-    if (s == STATUS_OK) s = open_doors(&e);
-    if (s == STATUS_OK) s = start_web(&e);
+    if (answer_asks(&the.settings)) {
+        tear_down();
+        return 0;
+    }
+    log_set_priorities(is_journal());
+    apply_live();
+    settings_strangers(warn_stranger);
+    enum status s = start(&e);
     if (s == STATUS_OK) {
         say_ready();
         serve();
@@ -330,5 +443,5 @@ int main(int argc, char **argv)
         fprintf(stderr, "paramd: %s\n", e.text);
     }
     tear_down();
-    return s == STATUS_OK ? 0 : configured ? 1 : 2;
+    return s == STATUS_OK ? 0 : 1;
 }

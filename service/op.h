@@ -4,18 +4,21 @@
 #define SERVICE_OP_H
 
 #include "service/server.h"
+#include "service/share.h"
 #include "service/staging.h"
 #include "service/store.h"
 #include "service/wait.h"
 
 #include <jansson.h>
 
-enum { RESULT_SIZE_MAX = 64, PINS_MAX = 64, JOINS_MAX = STORES_MAX };
+#define REASON_ONE(...) + 1
+enum { REASONS_END = 0 REASONS(REASON_ONE) };
+enum { RESULT_SIZE_MAX = 64, PINS_MAX = 64 };
 
 /* One named request and what it was answered. */
 struct named_result {
     uint64_t sequence;
-    uint8_t size;
+    uint8_t method, size;
     bool running;                    /* not answered yet */
     uint8_t bytes[RESULT_SIZE_MAX];
 };
@@ -29,7 +32,7 @@ struct pin {
 
 /* A client: one start of one process. Several connections share it. */
 struct session {
-    struct list_node node;           /* server->sessions */
+    struct list_node node;           /* server->sessions, the one longest silent first */
     struct server *server;
     struct wire_id id;
     uint32_t number;
@@ -38,6 +41,9 @@ struct session {
     bool stale;                      /* a newer start has said hello */
     uint64_t seen_ms;
     unsigned peers;
+    uint32_t requests;               /* kept ones, which still point here */
+    uint32_t waits;                  /* of them, Waits that hang */
+    struct share *share;             /* held */
     struct worker **workers;         /* held; the stores it joined */
     size_t worker_count, worker_capacity;
     struct named_result *window;     /* DEDUPE_WINDOW of them; NULL before the first named request */
@@ -72,9 +78,9 @@ struct server {
     char *advertise;
     char *bulk_path;
     struct list sessions;
-    struct map *by_number;
     struct map *by_id;
     size_t session_count;
+    size_t own_sessions;             /* of them, those of the daemon's own doors */
     uint32_t next_session;
     uint32_t next_epoch;
     struct list peers;
@@ -82,6 +88,8 @@ struct server {
     uint64_t started_ms;
     uint64_t expire_ms;              /* when clients and pins are next looked through */
     uint64_t frames, frames_refused;
+    uint64_t refused[REASONS_END];               /* requests and entries of them, by reason */
+    uint64_t connections_refused[REASONS_END];   /* by reason */
 };
 
 /* A request in hand. On the stack while it is handled; request_keep makes one that lives until it is answered. */
@@ -117,8 +125,13 @@ struct answer {
 };
 
 void answer_send(const struct request *r, struct answer *a);
+/* A named request is forgotten with it: its repeat is a new try. */
 void answer_error(const struct request *r, const struct error *e);
+/* A repeat is refused; what is known of the first copy stays. */
+void answer_refusal(const struct request *r, const struct error *e);
 void answer_text(const struct request *r, const char *text, size_t size);
+/* Appends the document as text, with jansson's flags; false: no memory. The document may be NULL: no memory for it. */
+bool json_text(const json_t *document, size_t flags, struct buf *out);
 /* Takes the reference. NULL (no memory) becomes an error. Kept in the window when the request was named. */
 void answer_json(const struct request *r, json_t *document);
 void answer_fault(struct answer *a, uint32_t index, const struct error *e);
@@ -144,9 +157,13 @@ enum status session_join(struct session *s, struct store *store, struct bytes na
                          struct error *e) MUST_CHECK;
 void session_leave(struct session *s, struct worker *w);
 
-enum repeat { REPEAT_FRESH, REPEAT_DONE, REPEAT_RUNNING, REPEAT_OLD, REPEAT_NO_MEMORY };
-/* Has this name been seen? FRESH marks it as running; it ends with session_result or session_forget. */
-enum repeat session_repeat(struct session *s, uint64_t sequence, const struct named_result **out);
+enum repeat { REPEAT_FRESH, REPEAT_DONE, REPEAT_REFUSED };
+/* Has the name of this request been seen? FRESH marks it as running; it ends with session_result or session_forget.
+ * REFUSED, with the reason in *e: the first copy is still running, or it is too old to know. */
+enum repeat session_repeat(struct session *s, const struct wire_header *h, const struct named_result **out,
+                           struct error *e);
+/* The same without marking anything. */
+bool session_known(const struct session *s, uint64_t sequence);
 void session_result(struct session *s, uint64_t sequence, const void *bytes, size_t size);
 void session_forget(struct session *s, uint64_t sequence);
 

@@ -24,7 +24,8 @@ struct entry {
 struct batch {
     enum staging_kind kind;
     struct store *store;
-    struct worker *worker;                   /* NULL: a set by one who has not joined */
+    struct worker *worker;                   /* NULL: a set by one who has not joined, or an operator's init */
+    bool lowest;                             /* init: no present worker has a lower rank */
     struct reader entries;
     uint32_t count;
     uint64_t call;
@@ -94,8 +95,9 @@ static enum status batch_read(struct peer *p, const struct incoming *in, struct 
     if (p->server->draining)
         return error_set(e, REASON_DRAINING, "the daemon is shutting down; nothing new is taken");
     st = session_worker(p->session, b->store, &b->worker, e);
-    if (b->kind == STAGING_SET && st != STATUS_OK && b->worker == NULL) return STATUS_OK;
-    return st;
+    bool outside = st != STATUS_OK && e->reason == REASON_NOT_JOINED && (b->kind == STAGING_SET || (b->kind == STAGING_INIT && p->ops->admin));
+    b->lowest = b->kind == STAGING_INIT && (outside || (st == STATUS_OK && store_lowest(b->store) == b->worker));
+    return outside ? STATUS_OK : st;
 }
 
 static enum status read_init_entry(struct batch *b, struct entry *x, struct error *e)
@@ -105,9 +107,11 @@ static enum status read_init_entry(struct batch *b, struct entry *x, struct erro
     uint64_t size = 0;
 
     if (!wire_get_init_entry(&b->entries, i) || i->ndim > DIMS_MAX || !dtype_known(i->dtype) || i->key_type > KEY_STR ||
-        i->storage != STORAGE_DENSE)
+        i->storage != STORAGE_DENSE) {
+        b->entries.failed = true; /* where the next one begins is not known */
         return error_set(e, REASON_MALFORMED, "an entry of Init: dtype %u, %u dimensions, key type %u, storage %u",
                          i->dtype, i->ndim, i->key_type, i->storage);
+    }
     x->shape = (struct key_shape){.dtype = (enum dtype)i->dtype, .ndim = i->ndim};
     for (unsigned d = 0; d < i->ndim; d++) {
         struct { const uint8_t *at; } dim = {reader_take(&b->entries, sizeof(int64_t))};
@@ -119,26 +123,27 @@ static enum status read_init_entry(struct batch *b, struct entry *x, struct erro
     x->name.text = bytes_of(reader_take(&b->entries, i->name_size), i->name_size);
     reader_pad(&b->entries, start, 8);
     if (b->entries.failed) return error_set(e, REASON_MALFORMED, "an entry of Init is cut off");
+    x->offset = i->offset;
+    x->size = i->size;
+    x->total = i->total;
     if (!wire_shape_size(x->shape.dims, i->ndim, dtype_size(x->shape.dtype), &x->shape.count, &size))
         return error_set(e, REASON_TOO_LARGE, "a shape with negative dimensions or more than %llu bytes",
                          (unsigned long long)VALUE_SIZE_MAX);
     x->shape.size = size;
-    x->offset = i->offset;
-    x->size = i->size;
-    x->total = i->total;
     return STATUS_OK;
 }
 
 static enum status entry_read(struct batch *b, struct entry *x, struct error *e)
 {
+    *x = (struct entry){.size = 0};
     if (b->kind == STAGING_INIT) return read_init_entry(b, x, e);
     if (!wire_get_push_entry(&b->entries, &x->push)) return error_set(e, REASON_MALFORMED, "an entry is cut off");
-    if (x->push.codec != CODEC_NONE || x->push.flags != 0)
-        return error_set(e, REASON_UNIMPLEMENTED, "codec %u and flags %u are not available in this version",
-                         x->push.codec, x->push.flags);
     x->offset = x->push.offset;
     x->size = x->push.size;
     x->total = x->push.total;
+    if (x->push.codec != CODEC_NONE || x->push.flags != 0)
+        return error_set(e, REASON_UNIMPLEMENTED, "codec %u and flags %u are not available in this version",
+                         x->push.codec, x->push.flags);
     return STATUS_OK;
 }
 
@@ -171,8 +176,25 @@ static enum status find_key(const struct batch *b, uint64_t id, struct key **out
                                     "been deleted or replaced", id, b->store->name);
 }
 
-static enum status open_push(struct batch *b, const struct entry *x, struct staging **out, bool *repeat,
-                             struct error *e)
+/* The incomplete push of this step, if it is this one. A push that its sender gave up half way leaves a staging whose
+ * step the next push bears again: the newer name takes the place of the older, so that their bytes never mix. */
+static enum status find_push(struct worker *w, const struct key *k, uint64_t step, uint64_t sequence,
+                             struct staging **out, struct error *e)
+{
+    struct staging *s = staging_find(w, STAGING_PUSH, k, step);
+
+    *out = s;
+    if (s == NULL || s->sequence == sequence) return STATUS_OK;
+    if (sequence < s->sequence)
+        return error_set(e, REASON_CANCELLED, "push %" PRIu64 " was begun anew; this part of the earlier one is void",
+                         step);
+    *out = NULL;
+    staging_free(s);
+    return STATUS_OK;
+}
+
+static enum status open_push(struct batch *b, const struct entry *x, uint64_t sequence, struct staging **out,
+                             bool *repeat, struct error *e)
 {
     struct core *c = b->store->core;
     struct key *k;
@@ -180,14 +202,24 @@ static enum status open_push(struct batch *b, const struct entry *x, struct stag
     enum status st = find_key(b, x->push.key, &k, e);
 
     if (st == STATUS_OK) st = check_type(k, x, e);
-    if (st != STATUS_OK) return st;
-    *out = staging_find(b->worker, STAGING_PUSH, k, x->push.step);
-    if (*out != NULL) return STATUS_OK;
+    if (st == STATUS_OK) st = find_push(b->worker, k, x->push.step, sequence, out, e);
+    if (st != STATUS_OK || *out != NULL) return st;
     st = store_push_check(b->store, k, b->worker, x->push.step, repeat, &late, e);
     if (*repeat) c->counters.pushes_repeated++;
     if (st != STATUS_OK || *repeat) return st;
     bool advances = k->rounds[0] != NULL && k->rounds[0]->step == x->push.step;
-    return staging_new(c, STAGING_PUSH, k, b->worker, x->push.step, k->shape.size, advances, out, e);
+    st = staging_new(c, STAGING_PUSH, k, b->worker, x->push.step, k->shape.size, advances, out, e);
+    if (st == STATUS_OK) (*out)->sequence = sequence;
+    return st;
+}
+
+static enum status check_set(const struct batch *b, const struct key *k, struct error *e)
+{
+    char name[KEY_PRINT_SIZE];
+
+    if (b->force || k->rounds[0] == NULL) return STATUS_OK;
+    return error_set(e, REASON_ROUND_OPEN, "round %" PRIu64 " of %s is open; wait for it, or force",
+                     k->rounds[0]->step, key_name_print(&k->name, name));
 }
 
 static enum status open_set(struct batch *b, const struct entry *x, uint64_t sequence, struct staging **out,
@@ -195,12 +227,9 @@ static enum status open_set(struct batch *b, const struct entry *x, uint64_t seq
 {
     struct key *k;
     enum status st = find_key(b, x->push.key, &k, e);
-    char name[KEY_PRINT_SIZE];
 
     if (st == STATUS_OK) st = check_type(k, x, e);
-    if (st == STATUS_OK && !b->force && k->rounds[0] != NULL)
-        st = error_set(e, REASON_ROUND_OPEN, "round %" PRIu64 " of %s is open; wait for it, or force",
-                       k->rounds[0]->step, key_name_print(&k->name, name));
+    if (st == STATUS_OK) st = check_set(b, k, e);
     if (st == STATUS_OK && (x->size < x->total) && b->worker == NULL)
         st = error_set(e, REASON_NOT_JOINED, "a value in parts can only be set by a worker of the store; join it first");
     if (st != STATUS_OK) return st;
@@ -209,25 +238,34 @@ static enum status open_set(struct batch *b, const struct entry *x, uint64_t seq
     return staging_new(b->store->core, STAGING_SET, k, b->worker, sequence, k->shape.size, false, out, e);
 }
 
+/* Was k made, or taken over, by this very call? */
+static bool init_was_this(const struct batch *b, const struct key *k)
+{
+    if (b->worker == NULL) return k->made_by == b->call;
+    const struct progress *p = worker_seen(b->worker, k);
+    return k->job == b->store->job && p != NULL && p->init_call == b->call;
+}
+
 /* What becomes of an init of this key by this worker? REFUSED comes with an error. */
 static enum init_outcome init_decide(struct batch *b, const struct entry *x, struct key **out, struct error *e)
 {
     struct key *k = store_key_find(b->store, &x->name);
-    bool mine = store_lowest(b->store) == b->worker, again = false;
+    bool again = false;
     char name[KEY_PRINT_SIZE], want[SHAPE_PRINT_SIZE], have[SHAPE_PRINT_SIZE];
 
     *out = k;
     if (store_key_check(b->store, &x->name, e) != STATUS_OK) return INIT_REFUSED;
-    if (k == NULL) return mine ? INIT_NEED_VALUE : INIT_WAIT;
-    const struct progress *p = worker_seen(b->worker, k);
+    if (k == NULL) return b->lowest ? INIT_NEED_VALUE : INIT_WAIT;
+    const struct progress *p = b->worker != NULL ? worker_seen(b->worker, k) : NULL;
     bool this_job = k->job == b->store->job;
-    if (this_job && p != NULL && p->init_call == b->call) return INIT_EXISTED;
-    again = !this_job || (p != NULL && p->init_call != 0);
-    if (again && b->on_reinit == REINIT_REPLACE) return mine || this_job ? INIT_NEED_VALUE : INIT_WAIT;
+    if (init_was_this(b, k)) return INIT_EXISTED;
+    again = !this_job || b->worker == NULL || (p != NULL && p->init_call != 0);
+    if (again && b->on_reinit == REINIT_REPLACE) return b->lowest || this_job ? INIT_NEED_VALUE : INIT_WAIT;
     if (again && b->on_reinit == REINIT_ERROR) {
         error_set(e, REASON_KEY_EXISTS, "duplicate init of %s: %s; pass on_reinit='replace' to begin anew or 'keep' to "
                   "go on with the value that is there", key_name_print(&x->name, name),
-                  this_job ? "this worker has initialised it" : "an earlier job left it");
+                  b->worker == NULL ? "it is there" : this_job ? "this worker has initialised it"
+                                                               : "an earlier job left it");
         return INIT_REFUSED;
     }
     if (!shape_equal(&k->shape, &x->shape)) {
@@ -240,19 +278,25 @@ static enum init_outcome init_decide(struct batch *b, const struct entry *x, str
 
 static enum status check_new(const struct batch *b, const struct entry *x, struct error *e)
 {
-    if (x->shape.dtype == DTYPE_f16 || x->shape.dtype == DTYPE_bf16)
-        return error_set(e, REASON_UNIMPLEMENTED, "%s values are not available in this version; use float32",
-                         dtype_numpy(x->shape.dtype));
     return updater_fits(store_updater(b->store), x->shape.dtype, e);
+}
+
+static bool is_init_of(const struct staging *s, const struct batch *b, const struct entry *x)
+{
+    /* The parts of one value agree on what it is. */
+    return s->kind == STAGING_INIT && s->worker == b->worker && s->tag == b->call &&
+           key_name_equal(&s->init->name, &x->name) && shape_equal(&s->init->shape, &x->shape);
 }
 
 static struct staging *find_init(struct batch *b, const struct entry *x)
 {
-    LIST_EACH(struct staging, s, of_worker, &b->worker->stagings) {
-        if (s->kind != STAGING_INIT || s->tag != b->call || s->init->name.is_text != x->name.is_text) continue;
-        if (x->name.is_text ? bytes_equal(s->init->name.text, x->name.text) : s->init->name.number == x->name.number)
-            return s;
+    if (b->worker == NULL) {
+        LIST_EACH(struct staging, s, node, &b->store->core->stagings)
+            if (is_init_of(s, b, x)) return s;
+        return NULL;
     }
+    LIST_EACH(struct staging, s, of_worker, &b->worker->stagings)
+        if (is_init_of(s, b, x)) return s;
     return NULL;
 }
 
@@ -283,6 +327,8 @@ static enum status open_init(struct batch *b, const struct entry *x, struct stag
     }
     *out = find_init(b, x);
     if (*out != NULL) return STATUS_OK;
+    st = core_mem_check(b->store->core, key_needs(b->store, &x->shape), e); /* before its bytes are taken */
+    if (st != STATUS_OK) return st;
     w = wanted_new(x);
     if (w == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for an init");
     st = staging_new(b->store->core, STAGING_INIT, NULL, b->worker, b->call, x->shape.size, false, out, e);
@@ -297,7 +343,7 @@ static enum status entry_open(struct batch *b, const struct entry *x, uint64_t s
     *out = NULL;
     *repeat = false;
     switch (b->kind) {
-    case STAGING_PUSH: return open_push(b, x, out, repeat, e);
+    case STAGING_PUSH: return open_push(b, x, sequence, out, repeat, e);
     case STAGING_SET: return open_set(b, x, sequence, out, e);
     case STAGING_INIT: break;
     }
@@ -325,6 +371,8 @@ enum placement data_place(struct peer *p, const struct incoming *in, void **at)
         return st != STATUS_OK ? place_failed(p, st) : PLACE_SCRATCH;
     }
     d->decided = true;
+    if (in->header.flags & WIRE_FLAG_CHECK) return PLACE_DROP; /* a check has no values */
+    if (b.kind == STAGING_SET && session_known(p->session, in->header.sequence)) return PLACE_DROP;
     st = entry_read(&b, &x, &d->error);
     if (st == STATUS_OK && x.size != in->header.body_size)
         st = error_set(&d->error, REASON_MALFORMED, "an entry of %" PRIu64 " bytes in a body of %" PRIu64, x.size,
@@ -385,18 +433,23 @@ static void set_done(struct update *u, const struct error *e)
     mem_free(x);
 }
 
-static enum status complete_set(struct staging *st, struct set *set, struct error *e)
+static enum status complete_set(struct batch *b, struct staging *st, struct set *set, struct error *e)
 {
-    struct set_update *x = mem_zero(sizeof *x);
     struct key *k = st->key;
+    struct set_update *x = NULL;
     struct error why;
+    enum status status = check_set(b, k, e); /* a round may have opened while the value came */
 
-    if (x == NULL) {
+    if (status == STATUS_OK) {
+        x = mem_zero(sizeof *x);
+        if (x == NULL) status = error_set(e, REASON_NO_MEMORY, "no memory for a set");
+    }
+    if (status != STATUS_OK) {
         staging_free(st);
-        return error_set(e, REASON_NO_MEMORY, "no memory for a set");
+        return status;
     }
     error_set(&why, REASON_ROUND_FAILED, "the value was set while the round was open");
-    while (k->rounds[0] != NULL) round_fail(k->rounds[0], &why); /* only when forced */
+    while (k->rounds[0] != NULL) round_fail(k->rounds[0], &why);
     x->set = set;
     set->pending++;
     set->count++;
@@ -409,11 +462,19 @@ static enum status complete_set(struct staging *st, struct set *set, struct erro
 static enum status complete_init(struct batch *b, struct staging *st, struct error *e)
 {
     struct init_wanted *w = st->init;
+    struct entry x = {.name = w->name, .shape = w->shape};
     struct store *s = b->store;
-    struct key *old = store_key_find(s, &w->name), *k = NULL;
-    struct progress *p;
-    enum status status;
+    struct key *old, *k = NULL;
+    enum status status = STATUS_OK;
 
+    /* While the value came the key may have come to be otherwise, or another have become the lowest. */
+    enum init_outcome outcome = init_decide(b, &x, &old, e);
+    if (outcome == INIT_NEED_VALUE) status = check_new(b, &x, e);
+    else if (outcome == INIT_REFUSED) status = e->status;
+    if (outcome != INIT_NEED_VALUE || status != STATUS_OK) {
+        staging_free(st);
+        return status;
+    }
     st->init = NULL;
     status = key_new(s, w, st, &k, e);
     if (status != STATUS_OK) goto out;
@@ -423,8 +484,9 @@ static enum status complete_init(struct batch *b, struct staging *st, struct err
         key_drop(k);
         goto out;
     }
-    p = worker_progress(b->worker, k, e);
+    struct progress *p = b->worker != NULL ? worker_progress(b->worker, k, e) : NULL;
     if (p != NULL) p->init_call = b->call;
+    if (b->worker == NULL) k->made_by = b->call;
 out:
     mem_free(w);
     return status;
@@ -442,7 +504,7 @@ static enum status landed(struct batch *b, struct landing *l, struct set *set, b
     if (!*complete) return st;
     switch (b->kind) {
     case STAGING_PUSH: return store_push_record(s, e);
-    case STAGING_SET: return complete_set(s, set, e);
+    case STAGING_SET: return complete_set(b, s, set, e);
     case STAGING_INIT: break;
     }
     return complete_init(b, s, e);
@@ -488,7 +550,7 @@ static uint32_t land_all(struct request *r, const struct incoming *in, struct ba
                          struct answer *a)
 {
     struct peer *p = r->peer;
-    uint64_t at = 0;
+    uint64_t at = 0, end = in->header.body_size;
     uint32_t complete_count = 0;
 
     for (uint32_t i = 0; i < b->count; i++) {
@@ -497,7 +559,8 @@ static uint32_t land_all(struct request *r, const struct incoming *in, struct ba
         struct error e;
         enum status st = entry_read(b, &x, &e);
         at = (at + WIRE_ALIGN - 1) / WIRE_ALIGN * WIRE_ALIGN;
-        if (st == STATUS_OK && (at > in->header.body_size || x.size > in->header.body_size - at))
+        bool inside = x.size == 0 || (at <= end && x.size <= end - at);
+        if (st == STATUS_OK && !inside)
             st = error_set(&e, REASON_MALFORMED, "entry %u lies beyond the body's end", i);
         if (st == STATUS_OK) {
             if (p->placed.decided) st = land_placed(p, b, set, &complete, &e);
@@ -508,9 +571,8 @@ static uint32_t land_all(struct request *r, const struct incoming *in, struct ba
         if (st != STATUS_OK) answer_fault(a, i, &e);
         complete_count += complete && st == STATUS_OK;
         if (b->entries.failed) break;
-        at += x.size;
+        at = inside ? at + x.size : end + 1; /* nothing that follows such a one has a place */
     }
-    p->placed.decided = false;
     return complete_count;
 }
 
@@ -521,7 +583,6 @@ void method_Push(struct request *r, const struct incoming *in)
     struct error e;
 
     if (batch_read(r->peer, in, &b, &e) != STATUS_OK) {
-        landing_cancel(&r->peer->placed.landing);
         answer_error(r, &e);
         return;
     }
@@ -533,25 +594,27 @@ void method_Push(struct request *r, const struct incoming *in)
 }
 
 /* Set is named: a repeat is answered again. Parts of one value share the name, so only the request that completes it
- * is remembered. */
+ * is remembered; the others are forgotten as soon as they have landed. */
 static bool set_answered_before(struct request *r)
 {
     const struct named_result *known;
     struct answer a = {0};
+    struct error e;
 
-    if (r->header.sequence == 0 || r->session->window == NULL) return false;
-    const struct named_result *x = &r->session->window[r->header.sequence % DEDUPE_WINDOW];
-    if (x->sequence != r->header.sequence || x->running) return false;
-    known = x;
-    landing_cancel(&r->peer->placed.landing);
-    buf_add(&a.fixed, known->bytes, known->size);
-    answer_send(r, &a);
+    if (r->header.sequence == 0) return false;
+    switch (session_repeat(r->session, &r->header, &known, &e)) {
+    case REPEAT_FRESH: return false;
+    case REPEAT_DONE:
+        buf_add(&a.fixed, known->bytes, known->size);
+        answer_send(r, &a);
+        break;
+    case REPEAT_REFUSED: answer_refusal(r, &e); break;
+    }
     return true;
 }
 
 void method_Set(struct request *r, const struct incoming *in)
 {
-    const struct named_result *known;
     struct set *set = NULL;
     struct answer a = {0};
     struct batch b;
@@ -567,11 +630,9 @@ void method_Set(struct request *r, const struct incoming *in)
     }
     if (st != STATUS_OK) {
         mem_free(set);
-        landing_cancel(&r->peer->placed.landing);
         answer_error(r, &e);
         return;
     }
-    if (r->header.sequence > 0) (void)session_repeat(r->session, r->header.sequence, &known);
     set->pending = 1; /* this function's own, so that it is not answered before all entries are seen */
     land_all(r, in, &b, set, &a);
     bool part = set->count == 0 && a.fault_count == 0;
@@ -597,7 +658,7 @@ static void init_result(struct answer *a, const struct batch *b, const struct en
     if (k != NULL && outcome != INIT_REFUSED) {
         f.key = k->id;
         f.version = key_version(k);
-        f.next_step = worker_tell_step(b->worker, k);
+        f.next_step = b->worker != NULL ? worker_tell_step(b->worker, k) : 0;
     }
     wire_put_init_result(&a->desc, &f);
 }
@@ -605,8 +666,8 @@ static void init_result(struct answer *a, const struct batch *b, const struct en
 /* It is there and the value does not count: the worker has initialised it, and the job has it. */
 static enum status adopt(struct batch *b, struct key *k, struct error *e)
 {
+    if (b->worker == NULL) return STATUS_OK; /* an operator leaves no trace */
     struct progress *p = worker_progress(b->worker, k, e);
-
     if (p == NULL) return e->status;
     p->init_call = b->call;
     k->job = b->store->job;
@@ -647,10 +708,7 @@ static void init_values(struct request *r, const struct incoming *in, struct bat
         struct error e;
         if (entry_read(&again, &x, &e) == STATUS_OK) outcome = init_decide(&again, &x, &k, &e);
         if (again.entries.failed) return;
-        if (outcome == INIT_EXISTED) {
-            const struct progress *p = worker_seen(again.worker, k);
-            outcome = p != NULL && p->init_call == again.call ? INIT_CREATED : INIT_EXISTED;
-        }
+        if (outcome == INIT_EXISTED && init_was_this(&again, k)) outcome = INIT_CREATED;
         if (outcome == INIT_NEED_VALUE && find_init(&again, &x) != NULL) outcome = INIT_PART;
         init_result(a, &again, &x, outcome);
     }
@@ -664,12 +722,17 @@ void method_Init(struct request *r, const struct incoming *in)
     struct error e;
 
     if (batch_read(r->peer, in, &b, &e) != STATUS_OK) {
-        landing_cancel(&r->peer->placed.landing);
         answer_error(r, &e);
         return;
     }
     if (r->header.flags & WIRE_FLAG_CHECK) init_check(r, in, &b, &a, false);
     else init_values(r, in, &b, &a);
+    if (b.entries.failed) {
+        error_set(&e, REASON_MALFORMED, "the descriptors of Init end within an entry, or one of them is none");
+        answer_fini(&a);
+        answer_error(r, &e);
+        return;
+    }
     f = (struct wire_init_done){.count = b.count, .faults = a.fault_count};
     wire_put_init_done(&a.fixed, &f);
     answer_send(r, &a);
@@ -683,7 +746,7 @@ struct pull {
     struct worker *worker;                   /* held; NULL: has not joined */
     uint32_t count;
     uint32_t pending;                        /* copies down from the device, and the one who builds */
-    bool lost;
+    struct error failed;                     /* its reason is not NONE: the whole has failed */
     struct pulled {
         struct task task;
         struct pull *pull;
@@ -715,6 +778,13 @@ static uint64_t room(const struct answer *a, uint32_t count)
     return used < FRAME_SIZE_MAX ? (FRAME_SIZE_MAX - used) / 8 * 8 : 0;
 }
 
+static uint64_t wanted_size(const struct pulled *x)
+{
+    uint64_t rest = x->key->shape.size - x->entry.offset;
+
+    return x->entry.size > 0 && x->entry.size < rest ? x->entry.size : rest;
+}
+
 static void pull_bytes(struct pull *p, struct pulled *x, struct answer *a, struct wire_pull_result *f)
 {
     struct session *session = p->request->session;
@@ -722,8 +792,7 @@ static void pull_bytes(struct pull *p, struct pulled *x, struct answer *a, struc
 
     f->version = v->number;
     f->offset = x->entry.offset;
-    f->size = f->total - f->offset;
-    if (x->entry.size > 0 && x->entry.size < f->size) f->size = x->entry.size;
+    f->size = wanted_size(x);
     if (f->size > room(a, p->count)) f->size = room(a, p->count);
     if (f->size <= SMALL_VALUE_SIZE) answer_copy(a, (const uint8_t *)v->host + f->offset, f->size);
     else answer_refer(a, v, f->offset, f->size);
@@ -733,24 +802,43 @@ static void pull_bytes(struct pull *p, struct pulled *x, struct answer *a, struc
     if (at != NULL && v->number > at->pulled) at->pulled = v->number;
 }
 
+/* Whether entry i goes into a later answer. One that does not fit in one piece may be first only. */
+static bool is_too_much(const struct pull *p, uint32_t i, const struct answer *a)
+{
+    const struct pulled *x = &p->entries[i];
+    size_t head = a->desc.size + a->faults.size + wire_pull_result_size + wire_fault_size;
+
+    if (head > FRAME_HEAD_MAX - KIB(1)) return true;
+    if (i == 0 || x->version == NULL || x->error != NULL) return false;
+    uint64_t want = wanted_size(x);
+    return room(a, p->count) < (x->entry.offset == 0 || want < 8 ? want : 8);
+}
+
 /* The answer holds as many entries as fit; one that does not fit at all ends it. */
 static uint32_t pull_fill(struct pull *p, struct answer *a)
 {
     for (uint32_t i = 0; i < p->count; i++) {
         struct pulled *x = &p->entries[i];
         struct wire_pull_result f = {.key = x->entry.key};
+        if (is_too_much(p, i, a)) return i;
         if (x->error != NULL) {
             answer_fault(a, i, x->error);
         } else {
             f.dtype = (uint8_t)x->key->shape.dtype;
             f.total = x->key->shape.size;
             f.version = key_version(x->key);
-            if (i > 0 && x->version != NULL && x->entry.offset == 0 && x->key->shape.size > room(a, p->count)) return i;
             if (x->version != NULL) pull_bytes(p, x, a, &f);
         }
         wire_put_pull_result(&a->desc, &f);
     }
     return p->count;
+}
+
+static void pull_fault(struct pulled *x, const struct error *e)
+{
+    x->error = mem_new(sizeof *e);
+    if (x->error != NULL) *x->error = *e;
+    else error_retry(&x->pull->failed, REASON_NO_MEMORY, RETRY_MS, "no memory for a pull");
 }
 
 static void pull_answer(struct pull *p)
@@ -759,9 +847,15 @@ static void pull_answer(struct pull *p)
     struct answer a = {0};
     struct error e;
 
-    if (p->lost) {
-        error_set(&e, REASON_DEVICE_LOST, "the device was lost while a value was copied from it");
-        answer_error(p->request, &e);
+    for (uint32_t i = 0; i < p->count; i++) {
+        struct pulled *x = &p->entries[i];
+        if (x->version == NULL || !x->version->revoked) continue;
+        error_retry(&e, REASON_VERSION_REVOKED, 1, "version %" PRIu64 " was taken back while others were copied; begin "
+                    "again with the newest", x->version->number);
+        pull_fault(x, &e);
+    }
+    if (p->failed.reason != REASON_NONE) {
+        answer_error(p->request, &p->failed);
     } else {
         f.count = pull_fill(p, &a);
         f.faults = a.fault_count;
@@ -782,7 +876,10 @@ static void fetched(struct task *t, enum status s)
     struct pulled *x = CONTAINER_OF(t, struct pulled, task);
 
     if (s == STATUS_OK) version_fetched(x->version);
-    else x->pull->lost = true;
+    else if (s == reason_status(REASON_NO_MEMORY))
+        error_retry(&x->pull->failed, REASON_NO_MEMORY, RETRY_MS, "no memory to copy a value from the device");
+    else
+        error_set(&x->pull->failed, REASON_DEVICE_LOST, "the device was lost while a value was copied from it");
     pull_pass(x->pull);
 }
 
@@ -849,9 +946,7 @@ void method_Pull(struct request *r, const struct incoming *in)
     for (uint32_t i = 0; i < p->count; i++) {
         struct pulled *x = &p->entries[i];
         if (pull_find(p, x, &e) != STATUS_OK) {
-            x->error = mem_new(sizeof e);
-            if (x->error != NULL) *x->error = e;
-            else p->lost = true;
+            pull_fault(x, &e);
         } else if (x->version != NULL && x->version->host == NULL) {
             x->task.run = fetched;
             p->pending++;
@@ -902,8 +997,12 @@ static enum status read_condition(struct request *r, struct reader *in, struct c
 static bool keep_names(struct wait *w, struct bytes desc, void **block)
 {
     const uint8_t *from = desc.at;
-    uint8_t *copy = mem_new(desc.size);
+    uint8_t *copy;
+    bool any = false;
 
+    for (uint32_t i = 0; i < w->count; i++) any |= w->conditions[i].kind == WAIT_INIT && w->conditions[i].name.is_text;
+    if (!any) return true;
+    copy = mem_new(desc.size);
     if (copy == NULL) return false;
     if (desc.size > 0) memcpy(copy, from, desc.size);
     for (uint32_t i = 0; i < w->count; i++) {
@@ -940,20 +1039,13 @@ void wait_answer(struct wait *w)
     }
     f.faults = a.fault_count;
     wire_put_wait_done(&a.fixed, &f);
+    owner->request->session->waits--;
+    owner->request->session->share->conditions -= w->count;
     answer_send(owner->request, &a);
     request_free(owner->request);
     mem_free(owner->names);
     mem_free(owner);
     wait_free(w);
-}
-
-static unsigned waits_of(const struct session *s)
-{
-    unsigned count = 0;
-
-    LIST_EACH(struct wait, w, node, &s->server->core.waits)
-        count += ((struct wait_request *)w->owner)->request->session == s;
-    return count;
 }
 
 static enum status wait_read(struct request *r, const struct incoming *in, struct wait **out, struct error *e)
@@ -965,8 +1057,9 @@ static enum status wait_read(struct request *r, const struct incoming *in, struc
     enum status st = wire_get_wait(&fixed, &f) ? STATUS_OK : error_set(e, REASON_MALFORMED, "fixed fields of Wait");
 
     if (st == STATUS_OK) st = check_count(f.count, in->desc, wire_wait_entry_size, e);
-    if (st == STATUS_OK && waits_of(r->session) >= WAITS_MAX)
-        st = error_retry(e, REASON_LIMIT, RETRY_MS, "%d Waits of this client hang already", WAITS_MAX);
+    if (st == STATUS_OK && (r->session->waits >= WAITS_MAX || r->session->share->conditions + f.count > CONDITIONS_MAX))
+        st = error_retry(e, REASON_LIMIT, RETRY_MS, "%u Waits of this client with %u conditions hang already",
+                         r->session->waits, r->session->share->conditions);
     if (st != STATUS_OK) return st;
     w = wait_new(&r->server->core, f.count);
     owner = mem_zero(sizeof *owner);
@@ -991,6 +1084,8 @@ static enum status wait_read(struct request *r, const struct incoming *in, struc
         st = error_set(e, REASON_NO_MEMORY, "no memory for a wait");
         goto out;
     }
+    r->session->waits++;
+    r->session->share->conditions += w->count;
     w->owner = owner;
     w->answer = wait_answer;
     w->want = f.want == 0 ? 1 : f.want < f.count ? f.want : f.count;

@@ -2,6 +2,7 @@
  * member's JSON pointer. */
 #include "service/op.h"
 
+#include "gpu/program.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
 
@@ -9,6 +10,8 @@
 #include <string.h>
 
 #define PARAMD_VERSION "0.1.0"
+#define DEFAULT_STORE "default"
+enum { ROUNDS_SHOWN = 100 };
 
 /* ---- reading ---------------------------------------------------------------------------------------------------- */
 
@@ -31,6 +34,25 @@ static enum status only(json_t *in, const char *const *known, struct error *e)
     return STATUS_OK;
 }
 #define ONLY(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* Appends, taking the item; without memory for it the list goes and is NULL, since a list with a gap would be taken for
+ * the whole. */
+static void append(json_t **list, json_t *item)
+{
+    if (*list != NULL && json_array_append_new(*list, item) == 0) return;
+    if (*list == NULL) json_decref(item);
+    json_decref(*list);
+    *list = NULL;
+}
+
+/* Sets a member, taking the value; without memory the object goes. */
+static void set(json_t **object, const char *name, json_t *value)
+{
+    if (*object != NULL && json_object_set_new(*object, name, value) == 0) return;
+    if (*object == NULL) json_decref(value);
+    json_decref(*object);
+    *object = NULL;
+}
 
 static enum status get_text(json_t *in, const char *name, bool needed, struct bytes *out, struct error *e)
 {
@@ -57,6 +79,14 @@ static enum status get_count(json_t *in, const char *name, uint32_t standard, ui
     return STATUS_OK;
 }
 
+static enum status get_flag(json_t *in, const char *name, bool *out, struct error *e)
+{
+    json_t *v = json_object_get(in, name);
+
+    *out = json_is_true(v);
+    return v == NULL || json_is_boolean(v) ? STATUS_OK : error_set(e, REASON_BAD_ARGUMENT, "/%s: true or false", name);
+}
+
 /* "store" is an id or a name. */
 static enum status get_store(struct request *r, json_t *in, struct store **out, struct error *e)
 {
@@ -70,9 +100,11 @@ static enum status get_store(struct request *r, json_t *in, struct store **out, 
                              (long long)json_integer_value(v));
     } else if (json_is_string(v)) {
         s = store_find(&r->server->core, text_of(v));
+        if (s == NULL && json_string_length(v) > STORE_NAME_SIZE_MAX)
+            return error_set(e, REASON_NO_STORE, "there is no store of so long a name; %d bytes are the most",
+                             STORE_NAME_SIZE_MAX);
         if (s == NULL)
-            return error_set(e, REASON_NO_STORE, "there is no store '%.*s'; create it first",
-                             (int)(json_string_length(v) < 200 ? json_string_length(v) : 200), json_string_value(v));
+            return error_set(e, REASON_NO_STORE, "there is no store '%s'; create it first", json_string_value(v));
     } else {
         return error_set(e, REASON_BAD_ARGUMENT, "/store: the id that Create answered, or the store's name");
     }
@@ -129,8 +161,8 @@ static json_t *bulk_json(const struct server *s)
 
     if (s->config.bulk_port == 0 && s->bulk_path == NULL) return json_null();
     j = json_pack("{s:i}", "port", (int)s->config.bulk_port);
-    if (j != NULL && s->advertise != NULL) json_object_set_new(j, "host", json_string(s->advertise));
-    if (j != NULL && s->bulk_path != NULL) json_object_set_new(j, "path", json_string(s->bulk_path));
+    if (s->advertise != NULL) set(&j, "host", json_string(s->advertise));
+    if (s->bulk_path != NULL) set(&j, "path", json_string(s->bulk_path));
     return j;
 }
 
@@ -139,7 +171,7 @@ static json_t *methods_json(void)
     json_t *list = json_array();
 
     for (unsigned m = 1; m < WIRE_METHODS_END; m++)
-        if (wire_method_name(m) != NULL) json_array_append_new(list, json_string(wire_method_name(m)));
+        if (wire_method_name(m) != NULL) append(&list, json_string(wire_method_name(m)));
     return list;
 }
 
@@ -158,7 +190,7 @@ json_t *server_info_json(const struct server *s)
     return json_pack("{s:s,s:o,s:s,s:f,s:i,s:i,s:{s:I,s:I,s:I,s:I},s:o,s:o}",
                      "version", PARAMD_VERSION, "instance", hex_json(&s->config.instance),
                      "device", device_kind(c->device), "uptime", (double)(c->now_ms - s->started_ms) / 1000.0,
-                     "stores", (int)map_count(c->stores), "clients", (int)s->session_count,
+                     "stores", (int)map_count(c->stores), "clients", (int)(s->session_count - s->own_sessions),
                      "memory", "device", (json_int_t)c->device->bytes_held, "staging", (json_int_t)c->staging_used,
                      "staging_max", (json_int_t)c->staging_max, "cache", (json_int_t)c->cache_bytes,
                      "bulk", bulk_json(s), "limits", limits_json(s));
@@ -178,8 +210,12 @@ void method_Hello(struct request *r, json_t *in)
     if (st == STATUS_OK && !token_fits(s, token))
         st = error_set(&e, REASON_BAD_TOKEN, "the token is %s; give the one of the daemon's --token-file",
                        token.size == 0 ? "missing" : "wrong");
+    /* One that could speak for many would need no connections to keep many clients alive. */
+    if (st == STATUS_OK && r->session != NULL && memcmp(&r->session->id, &r->header.worker, sizeof r->header.worker) != 0)
+        st = error_set(&e, REASON_BAD_ARGUMENT, "another client has said HELLO on this connection; open one for each");
     if (st == STATUS_OK) st = session_hello(s, &r->header, name, &session, &e);
     if (refused(r, st, &e)) return;
+    if (r->peer->ops->admin && r->peer->session == NULL) s->own_sessions++;
     session_attach(session, r->peer);
     session_touch(session);
     r->session = session;
@@ -206,10 +242,9 @@ void method_Heartbeat(struct request *r, json_t *in)
     for (size_t i = 0; i < r->session->worker_count; i++) {
         const struct worker *w = r->session->workers[i];
         if (w->store == NULL || w->state != WORKER_MEMBER || w->epoch != r->session->epoch) continue;
-        json_array_append_new(list, json_pack("{s:I,s:I,s:I,s:I}", "id", (json_int_t)w->store->id,
-                                              "rank", (json_int_t)w->rank,
-                                              "num_workers", (json_int_t)store_num_workers(w->store),
-                                              "dead", (json_int_t)w->store->dead));
+        append(&list, json_pack("{s:I,s:I,s:I,s:I}", "id", (json_int_t)w->store->id, "rank", (json_int_t)w->rank,
+                                "num_workers", (json_int_t)store_num_workers(w->store),
+                                "dead", (json_int_t)w->store->dead));
     }
     answer_json(r, json_pack("{s:o}", "stores", list));
 }
@@ -237,7 +272,7 @@ void method_Create(struct request *r, json_t *in)
     if (refused(r, st, &e)) return;
     struct store *s = store_find(c, name);
     bool create = s == NULL;
-    if (create) st = store_new(c, name, &wanted, &s, &e);
+    if (create) st = store_new(c, name, &wanted, r->session->share, &s, &e);
     else st = options_agree(&s->options, &wanted, s->name, &e);
     if (refused(r, st, &e)) return;
     answer_json(r, store_json(s, create));
@@ -256,16 +291,41 @@ void method_DeleteStore(struct request *r, json_t *in)
     answer_json(r, json_object());
 }
 
+/* `default` is there from the start; the first Create of it decides what it is. Private stores have none. */
+static bool default_unset(const struct server *s)
+{
+    return !s->core.embedded && store_find(&s->core, bytes_text(DEFAULT_STORE)) == NULL;
+}
+
+static bool is_unset_default(const struct request *r, json_t *in)
+{
+    json_t *v = json_object_get(in, "store");
+    return json_is_string(v) && strcmp(json_string_value(v), DEFAULT_STORE) == 0 && default_unset(r->server);
+}
+
+static json_t *key_type_json(const struct store *s)
+{
+    return s == NULL || s->kind == KEYS_UNDECIDED ? json_null() : json_string(s->kind == KEYS_INT ? "int" : "str");
+}
+
+/* A row of the list; NULL: `default` before its first Create. */
+static json_t *store_row(const struct store *s)
+{
+    return json_pack("{s:s,s:I,s:s?,s:o,s:I,s:I,s:I}", "store", s != NULL ? s->name : DEFAULT_STORE,
+                     "id", s != NULL ? (json_int_t)s->id : 0, "type", s != NULL ? s->options.type : NULL,
+                     "key_type", key_type_json(s), "keys", s != NULL ? (json_int_t)map_count(s->keys) : 0,
+                     "workers", s != NULL ? (json_int_t)s->members : 0, "dead", s != NULL ? (json_int_t)s->dead : 0);
+}
+
 void method_ListStores(struct request *r, json_t *in)
 {
     json_t *items = json_array();
     size_t at = 0;
 
     (void)in;
+    if (default_unset(r->server)) append(&items, store_row(NULL));
     for (const struct store *s; (s = map_next(r->server->core.stores, &at)) != NULL;)
-        json_array_append_new(items, json_pack("{s:s,s:I,s:s,s:I,s:I}", "store", s->name, "id", (json_int_t)s->id,
-                                               "type", s->options.type, "keys", (json_int_t)map_count(s->keys),
-                                               "workers", (json_int_t)s->members));
+        append(&items, store_row(s));
     answer_json(r, json_pack("{s:o}", "items", items));
 }
 
@@ -278,7 +338,7 @@ static json_t *members_json(const struct store *s)
     for (size_t i = 0; i < s->worker_count; i++) {
         const struct worker *w = s->workers[i];
         if (w == NULL || w->state != WORKER_MEMBER) continue;
-        json_array_append_new(list, json_pack("{s:I,s:s}", "rank", (json_int_t)w->rank, "name", w->name));
+        append(&list, json_pack("{s:I,s:s}", "rank", (json_int_t)w->rank, "name", w->name));
     }
     return list;
 }
@@ -379,7 +439,7 @@ static json_t *key_json(const struct key *k, struct worker *w)
     json_t *shape = json_array();
     uint64_t next = w != NULL ? worker_tell_step(w, k) : 0;
 
-    for (unsigned i = 0; i < k->shape.ndim; i++) json_array_append_new(shape, json_integer(k->shape.dims[i]));
+    for (unsigned i = 0; i < k->shape.ndim; i++) append(&shape, json_integer(k->shape.dims[i]));
     return json_pack("{s:o,s:s,s:I,s:s,s:o,s:I,s:I}", "key", key_name_json(&k->name),
                      "key_type", k->name.is_text ? "str" : "int", "id", (json_int_t)k->id,
                      "dtype", dtype_numpy(k->shape.dtype), "shape", shape, "version", (json_int_t)key_version(k),
@@ -401,7 +461,8 @@ void method_Describe(struct request *r, json_t *in)
 
     enum status st = only(in, ONLY("store", "keys"), &e);
     if (st == STATUS_OK) st = get_store(r, in, &s, &e);
-    if (st == STATUS_OK && !json_is_array(keys)) st = error_set(&e, REASON_BAD_ARGUMENT, "/keys: a list of keys");
+    if (st == STATUS_OK && (!json_is_array(keys) || json_array_size(keys) > ENTRIES_MAX))
+        st = error_set(&e, REASON_BAD_ARGUMENT, "/keys: a list of at most %d keys", ENTRIES_MAX);
     if (refused(r, st, &e)) return;
     struct worker *w = worker_or_null(r, s);
     items = json_array();
@@ -411,7 +472,8 @@ void method_Describe(struct request *r, json_t *in)
         if (st == STATUS_OK) st = store_key_check(s, &name, &e);
         if (st != STATUS_OK) break;
         const struct key *k = store_key_find(s, &name);
-        json_array_append_new(items, k != NULL ? key_json(k, w) : json_null());
+        append(&items, k != NULL ? key_json(k, w) : json_null());
+        if (items == NULL) break;
     }
     if (st != STATUS_OK) json_decref(items);
     if (refused(r, st, &e)) return;
@@ -426,13 +488,15 @@ static int by_name(const void *a, const void *b)
     return bytes_compare(x->name.text, y->name.text);
 }
 
-/* The keys of a store that begin with prefix and come after `after`, in order; *count of them. NULL: no memory. */
-static struct key **select_keys(const struct store *s, struct bytes prefix, const struct key_name *after, size_t *count)
+/* The keys of a store that begin with prefix (*total of them) and come after `after`, in order; *count of these. NULL:
+ * no memory. */
+static struct key **select_keys(const struct store *s, struct bytes prefix, const struct key_name *after, size_t *count,
+                                size_t *total)
 {
     struct key **list = mem_array(s->slot_count + 1, sizeof *list);
     struct key pivot = {.slot = 0}, *at_pivot = &pivot;
 
-    *count = 0;
+    *count = *total = 0;
     if (after != NULL) pivot.name = *after;
     for (size_t i = 0; list != NULL && i < s->slot_count; i++) {
         struct key *k = s->by_slot[i];
@@ -440,6 +504,7 @@ static struct key **select_keys(const struct store *s, struct bytes prefix, cons
         if (prefix.size > 0 && (!k->name.is_text || k->name.text.size < prefix.size ||
                                 memcmp(k->name.text.at, prefix.at, prefix.size) != 0))
             continue;
+        ++*total;
         if (after != NULL && (k->name.is_text != after->is_text || by_name(&k, &at_pivot) <= 0)) continue;
         list[(*count)++] = k;
     }
@@ -454,16 +519,20 @@ void method_List(struct request *r, json_t *in)
     struct bytes prefix;
     struct store *s;
     struct error e;
-    uint32_t limit;
-    size_t count;
+    uint32_t limit = 0;
+    size_t count, total;
 
     enum status st = only(in, ONLY("store", "prefix", "after", "limit"), &e);
+    if (st == STATUS_OK && is_unset_default(r, in)) {
+        answer_json(r, json_pack("{s:[],s:n,s:i}", "items", "next", "total", 0));
+        return;
+    }
     if (st == STATUS_OK) st = get_store(r, in, &s, &e);
     if (st == STATUS_OK) st = get_text(in, "prefix", false, &prefix, &e);
     if (st == STATUS_OK) st = get_count(in, "limit", 1000, 5000, &limit, &e);
     if (st == STATUS_OK && after != NULL) st = key_name_from_json(after, &pivot, &e);
     if (refused(r, st, &e)) return;
-    struct key **keys = select_keys(s, prefix, after != NULL ? &pivot : NULL, &count);
+    struct key **keys = select_keys(s, prefix, after != NULL ? &pivot : NULL, &count, &total);
     if (keys == NULL) {
         error_set(&e, REASON_NO_MEMORY, "no memory for a list of keys");
         answer_error(r, &e);
@@ -471,25 +540,39 @@ void method_List(struct request *r, json_t *in)
     }
     struct worker *w = worker_or_null(r, s);
     items = json_array();
-    for (size_t i = 0; i < count && i < limit; i++) json_array_append_new(items, key_json(keys[i], w));
+    for (size_t i = 0; i < count && i < limit; i++) append(&items, key_json(keys[i], w));
     json_t *next = count > limit ? key_name_json(&keys[limit - 1]->name) : json_null();
     mem_free(keys);
-    answer_json(r, json_pack("{s:o,s:o,s:I}", "items", items, "next", next, "total", (json_int_t)map_count(s->keys)));
+    answer_json(r, json_pack("{s:o,s:o,s:I}", "items", items, "next", next, "total", (json_int_t)total));
 }
 
-static enum status delete_all(struct store *s, json_t *keys, bool force, bool really, struct error *e)
+/* Is it still the one that the caller has seen? */
+static enum status check_seen(const struct key *k, json_t *in, struct error *e)
+{
+    json_t *id = json_object_get(in, "id"), *version = json_object_get(in, "version");
+    char name[KEY_PRINT_SIZE];
+
+    if ((id == NULL || json_integer_value(id) == (json_int_t)k->id) &&
+        (version == NULL || json_integer_value(version) == (json_int_t)key_version(k)))
+        return STATUS_OK;
+    return error_set(e, REASON_ETAG_MISMATCH, "%s has id %llu and version %llu by now", key_name_print(&k->name, name),
+                     (unsigned long long)k->id, (unsigned long long)key_version(k));
+}
+
+static enum status delete_all(struct store *s, json_t *in, bool force, bool really, struct error *e)
 {
     enum status st = STATUS_OK;
     json_t *v;
     size_t i;
 
-    json_array_foreach(keys, i, v) {
+    json_array_foreach(json_object_get(in, "keys"), i, v) {
         struct key_name name;
         struct key *k = NULL;
         char text[KEY_PRINT_SIZE];
         st = key_name_from_json(v, &name, e);
         if (st == STATUS_OK) k = store_key_find(s, &name);
         if (st == STATUS_OK && k == NULL) st = store_no_key(s, &name, e);
+        if (st == STATUS_OK) st = check_seen(k, in, e);
         if (st == STATUS_OK && !force && k->rounds[0] != NULL)
             st = error_set(e, REASON_ROUND_OPEN, "a round of %s is open; wait for it, or force",
                            key_name_print(&name, text));
@@ -501,61 +584,136 @@ static enum status delete_all(struct store *s, json_t *keys, bool force, bool re
 
 void method_Delete(struct request *r, json_t *in)
 {
-    json_t *keys = json_object_get(in, "keys"), *force = json_object_get(in, "force");
+    json_t *keys = json_object_get(in, "keys");
+    bool force;
     struct store *s;
     struct error e;
 
-    enum status st = only(in, ONLY("store", "keys", "force"), &e);
+    enum status st = only(in, ONLY("store", "keys", "force", "id", "version"), &e);
     if (st == STATUS_OK) st = get_store(r, in, &s, &e);
     if (st == STATUS_OK && !json_is_array(keys)) st = error_set(&e, REASON_BAD_ARGUMENT, "/keys: a list of keys");
-    if (st == STATUS_OK && force != NULL && !json_is_boolean(force))
-        st = error_set(&e, REASON_BAD_ARGUMENT, "/force: true or false");
+    if (st == STATUS_OK) st = get_flag(in, "force", &force, &e);
     /* First all are looked at, so that a fault in one leaves all as they are. A key named twice fails the second time
      * only in the second pass, when it is gone: that is what was asked for. */
-    if (st == STATUS_OK) st = delete_all(s, keys, json_is_true(force), false, &e);
+    if (st == STATUS_OK) st = delete_all(s, in, force, false, &e);
     if (refused(r, st, &e)) return;
-    if (delete_all(s, keys, json_is_true(force), true, &e) != STATUS_OK) log_debug("server", "%s", e.text);
+    if (delete_all(s, in, force, true, &e) != STATUS_OK) log_debug("server", "%s", e.text);
     answer_json(r, json_pack("{s:I}", "deleted", (json_int_t)json_array_size(keys)));
 }
 
 /* ---- updater ---------------------------------------------------------------------------------------------------- */
 
+/* Names the content: equal updaters, equal text. */
+enum { ETAG_SIZE = 17 };
+
+static const char *updater_etag(const struct store *s, char out[ETAG_SIZE])
+{
+    uint64_t hash = 0xcbf29ce484222325;
+
+    for (const char *c = updater_text(store_updater(s)); *c != '\0'; c++)
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3;
+    snprintf(out, ETAG_SIZE, "%016llx", (unsigned long long)hash);
+    return out;
+}
+
+/* What becomes of the slots: "keep" when left out. */
+static enum status get_states(json_t *in, enum updater_states *how, struct error *e)
+{
+    static const char *const words[] = {[STATES_KEEP] = "keep", [STATES_RESET] = "reset", [STATES_CONVERT] = "convert"};
+    struct bytes word;
+    enum status st = get_text(in, "states", false, &word, e);
+
+    *how = STATES_KEEP;
+    if (st != STATUS_OK || word.size == 0) return st;
+    for (unsigned i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (bytes_equal(word, bytes_text(words[i]))) {
+            *how = (enum updater_states)i;
+            return STATUS_OK;
+        }
+    return error_set(e, REASON_BAD_ARGUMENT, "/states: must be keep, reset or convert");
+}
+
 void method_SetUpdater(struct request *r, json_t *in)
 {
+    enum updater_states how;
     json_t *document = json_object_get(in, "updater");
     struct updater *u = NULL;
-    char *text = NULL;
-    bool changed = false;
+    struct buf text = {0};
+    char present[ETAG_SIZE];
+    bool changed = false, dry_run;
+    struct bytes etag;
     uint64_t version = 0;
     struct store *s;
     struct error e;
 
-    enum status st = only(in, ONLY("store", "updater"), &e);
+    enum status st = only(in, ONLY("store", "updater", "states", "etag", "dry_run"), &e);
     if (st == STATUS_OK) st = get_store(r, in, &s, &e);
+    if (st == STATUS_OK) st = get_text(in, "etag", false, &etag, &e);
+    if (st == STATUS_OK) st = get_flag(in, "dry_run", &dry_run, &e);
+    if (st == STATUS_OK) st = get_states(in, &how, &e);
+    if (st == STATUS_OK && etag.size > 0 && !bytes_equal(etag, bytes_text(updater_etag(s, present))))
+        st = error_set(&e, REASON_ETAG_MISMATCH, "the updater of store '%s' is another by now: its etag is %s", s->name,
+                       present);
     if (st == STATUS_OK && document == NULL)
         st = error_set(&e, REASON_BAD_ARGUMENT, "/updater: a document such as {\"type\": \"sgd\"}, or null for assign");
     if (st == STATUS_OK) {
-        text = json_dumps(document, JSON_COMPACT | JSON_ENCODE_ANY);
-        st = text != NULL ? updater_parse(bytes_text(text), &u, &e)
-                          : error_set(&e, REASON_NO_MEMORY, "no memory for an updater");
+        st = json_text(document, JSON_COMPACT | JSON_ENCODE_ANY, &text)
+                 ? updater_parse(bytes_of(text.at, text.size), &u, &e)
+                 : error_set(&e, REASON_NO_MEMORY, "no memory for an updater");
     }
-    if (st == STATUS_OK) st = store_set_updater(s, u, &changed, &version, &e);
-    if (st == STATUS_OK && changed) log_info("server", "store '%s': updater %s", s->name, updater_text(u));
+    if (st == STATUS_OK && dry_run) st = store_check_updater(s, u, how, &changed, &version, &e);
+    else if (st == STATUS_OK) st = store_set_updater(s, u, how, &changed, &version, &e);
+    if (st == STATUS_OK && changed && !dry_run) log_info("server", "store '%s': updater %s", s->name, updater_text(u));
     updater_drop(u);
-    free(text);
+    buf_fini(&text);
     if (refused(r, st, &e)) return;
     answer_json(r, json_pack("{s:b,s:I}", "changed", changed, "effective_from_version", (json_int_t)version));
 }
 
+/* Settings borrow the document's names. */
+static enum status get_params(json_t *in, struct program_setting out[PROGRAM_PARAMS_MAX], unsigned *count, struct error *e)
+{
+    json_t *params = json_object_get(in, "params"), *value;
+    const char *name;
+
+    *count = 0;
+    if (params != NULL && !json_is_object(params)) return error_set(e, REASON_BAD_ARGUMENT, "/params: an object");
+    json_object_foreach(params, name, value) {
+        if (!json_is_number(value)) return error_set(e, REASON_BAD_ARGUMENT, "/params/%.64s: a number", name);
+        if (*count == PROGRAM_PARAMS_MAX)
+            return error_set(e, REASON_BAD_ARGUMENT, "/params: at most %d members", PROGRAM_PARAMS_MAX);
+        out[(*count)++] = (struct program_setting){bytes_text(name), json_number_value(value)};
+    }
+    return STATUS_OK;
+}
+
+void method_UpdaterCheck(struct request *r, json_t *in)
+{
+    struct program_setting params[PROGRAM_PARAMS_MAX];
+    struct buf report = {0};
+    struct bytes text;
+    unsigned count;
+    struct error e;
+
+    enum status st = only(in, ONLY("text", "params"), &e);
+    if (st == STATUS_OK) st = get_text(in, "text", true, &text, &e);
+    if (st == STATUS_OK) st = get_params(in, params, &count, &e);
+    if (st == STATUS_OK) st = program_report(text, params, count, &report, &e);
+    if (!refused(r, st, &e)) answer_json(r, json_loadb((const char *)report.at, report.size, 0, NULL));
+    buf_fini(&report);
+}
+
 void method_GetUpdater(struct request *r, json_t *in)
 {
+    char etag[ETAG_SIZE];
     struct store *s;
     struct error e;
 
     enum status st = only(in, ONLY("store"), &e);
     if (st == STATUS_OK) st = get_store(r, in, &s, &e);
     if (refused(r, st, &e)) return;
-    answer_json(r, json_pack("{s:o}", "updater", json_loads(updater_text(store_updater(s)), 0, NULL)));
+    answer_json(r, json_pack("{s:o,s:s}", "updater", json_loads(updater_text(store_updater(s)), 0, NULL), "etag",
+                             updater_etag(s, etag)));
 }
 
 /* ---- what can be seen ------------------------------------------------------------------------------------------- */
@@ -587,13 +745,22 @@ static json_t *store_stats(const struct store *s)
     uint64_t now = s->core->now_ms;
 
     LIST_EACH(struct round, x, node, &s->rounds)
-        if (json_array_size(rounds) < 100) json_array_append_new(rounds, round_json(x, now));
+        if (json_array_size(rounds) < ROUNDS_SHOWN) append(&rounds, round_json(x, now));
     for (size_t i = 0; i < s->worker_count; i++)
-        if (s->workers[i] != NULL) json_array_append_new(workers, worker_json(s->workers[i], now));
+        if (s->workers[i] != NULL) append(&workers, worker_json(s->workers[i], now));
     return json_pack("{s:s,s:I,s:b,s:I,s:I,s:I,s:o,s:o,s:b}", "store", s->name, "job", (json_int_t)s->job,
                      "started", s->started, "keys", (json_int_t)map_count(s->keys), "members", (json_int_t)s->members,
                      "dead", (json_int_t)s->dead, "workers", workers, "rounds", rounds, "assign_by_several_workers",
                      s->assign_warned);
+}
+
+static json_t *reasons_json(const uint64_t counts[REASONS_END])
+{
+    json_t *j = json_object();
+
+    for (int i = 0; i < REASONS_END; i++)
+        if (counts[i] > 0) set(&j, reason_code((enum reason)i), json_integer((json_int_t)counts[i]));
+    return j;
 }
 
 void method_Stats(struct request *r, json_t *in)
@@ -614,6 +781,125 @@ void method_Stats(struct request *r, json_t *in)
                           "bytes_out", (json_int_t)n->bytes_out, "versions_revoked", (json_int_t)n->versions_revoked,
                           "copies_down", (json_int_t)n->copies_down, "frames", (json_int_t)r->server->frames,
                           "frames_refused", (json_int_t)r->server->frames_refused);
-    if (j != NULL && s != NULL) json_object_set_new(j, "store", store_stats(s));
+    set(&j, "refused", reasons_json(r->server->refused));
+    set(&j, "connections_refused", reasons_json(r->server->connections_refused));
+    if (s != NULL) set(&j, "store", store_stats(s));
     answer_json(r, j);
+}
+
+static uint64_t bytes_of_keys(const struct store *s)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < s->slot_count; i++)
+        if (s->by_slot[i] != NULL) bytes += s->by_slot[i]->shape.size;
+    return bytes;
+}
+
+void method_GetStore(struct request *r, json_t *in)
+{
+    struct store *s = NULL;
+    char etag[ETAG_SIZE];
+    struct error e;
+
+    enum status st = only(in, ONLY("store"), &e);
+    bool unset = st == STATUS_OK && is_unset_default(r, in);
+    if (st == STATUS_OK && !unset) st = get_store(r, in, &s, &e);
+    if (refused(r, st, &e)) return;
+    json_t *j = store_row(s);
+    if (j != NULL && s != NULL) {
+        set(&j, "bytes", json_integer((json_int_t)bytes_of_keys(s)));
+        set(&j, "job", json_integer((json_int_t)s->job));
+        set(&j, "started", json_boolean(s->started));
+        set(&j, "updater", json_loads(updater_text(store_updater(s)), 0, NULL));
+        set(&j, "updater_etag", json_string(updater_etag(s, etag)));
+        if (j != NULL && !options_json(&s->options, j)) {
+            json_decref(j);
+            j = NULL;
+        }
+    }
+    answer_json(r, j);
+}
+
+void method_ResetStore(struct request *r, json_t *in)
+{
+    struct store *s = NULL;
+    struct error e;
+
+    enum status st = only(in, ONLY("store"), &e);
+    bool unset = st == STATUS_OK && is_unset_default(r, in);
+    if (st == STATUS_OK && !unset) st = get_store(r, in, &s, &e);
+    if (refused(r, st, &e)) return;
+    size_t count = s != NULL ? map_count(s->keys) : 0;
+    if (s != NULL) {
+        store_reset(s);
+        log_info("server", "store '%s' is reset: %zu keys are gone", s->name, count);
+    }
+    answer_json(r, json_pack("{s:I}", "deleted", (json_int_t)count));
+}
+
+void method_Workers(struct request *r, json_t *in)
+{
+    struct store *s = NULL;
+    struct error e;
+
+    enum status st = only(in, ONLY("store"), &e);
+    bool unset = st == STATUS_OK && is_unset_default(r, in);
+    if (st == STATUS_OK && !unset) st = get_store(r, in, &s, &e);
+    if (refused(r, st, &e)) return;
+    json_t *items = json_array();
+    for (size_t i = 0; s != NULL && i < s->worker_count; i++)
+        if (s->workers[i] != NULL) append(&items, worker_json(s->workers[i], s->core->now_ms));
+    answer_json(r, json_pack("{s:o}", "items", items));
+}
+
+static json_t *missing_json(const struct round *x)
+{
+    const struct store *s = x->key->store;
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < s->worker_count; i++) {
+        const struct worker *w = s->workers[i];
+        if (w == NULL || !round_needs(x, w) || round_has(x, w)) continue;
+        append(&list, json_pack("{s:s,s:I}", "name", w->name, "rank", (json_int_t)w->rank));
+    }
+    return list;
+}
+
+static json_t *barriers_json(const struct store *s)
+{
+    json_t *list = json_array();
+    size_t at = 0;
+
+    for (const struct barrier *b; (b = map_next(s->barriers, &at)) != NULL;) {
+        struct buf who = {0};
+        barrier_missing(s, b, &who);
+        append(&list, json_pack("{s:s,s:f,s:s%}", "name", b->name, "age",
+                                              (double)(s->core->now_ms - b->opened_ms) / 1000.0, "waiting",
+                                              who.failed ? "" : (const char *)who.at, who.failed ? (size_t)0 : who.size));
+        buf_fini(&who);
+    }
+    return list;
+}
+
+/* What hangs, since when, and who is missing; the oldest rounds first. */
+void method_Rounds(struct request *r, json_t *in)
+{
+    struct store *s = NULL;
+    struct error e;
+    size_t total = 0;
+
+    enum status st = only(in, ONLY("store"), &e);
+    bool unset = st == STATUS_OK && is_unset_default(r, in);
+    if (st == STATUS_OK && !unset) st = get_store(r, in, &s, &e);
+    if (refused(r, st, &e)) return;
+    json_t *items = json_array(), *barriers = s != NULL ? barriers_json(s) : json_array();
+    if (s != NULL)
+        LIST_EACH(struct round, x, node, &s->rounds) {
+            if (total++ >= ROUNDS_SHOWN) continue;
+            json_t *j = round_json(x, s->core->now_ms);
+            set(&j, "missing", missing_json(x));
+            append(&items, j);
+        }
+    answer_json(r, json_pack("{s:o,s:o,s:I}", "items", items, "barriers", barriers, "total", (json_int_t)total));
 }

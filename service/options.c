@@ -194,6 +194,19 @@ enum status options_parse(json_t *document, const char *const *known, struct sto
     return STATUS_OK;
 }
 
+enum {
+#define OPTION_INDEX(kind, name, standard, least, most, words) INDEX_##name,
+    STORE_OPTIONS(OPTION_INDEX)
+#undef OPTION_INDEX
+};
+
+void options_fill(struct store_options *o, const struct option_standards *s)
+{
+    if (s->start_timeout > 0 && !(o->given >> INDEX_start_timeout & 1)) o->start_timeout = s->start_timeout;
+    if (s->round_timeout > 0 && !(o->given >> INDEX_round_timeout & 1)) o->round_timeout = s->round_timeout;
+    if (s->worker_timeout > 0 && !(o->given >> INDEX_worker_timeout & 1)) o->worker_timeout = s->worker_timeout;
+}
+
 static void print_value(const struct option_row *r, uint32_t v, char out[32])
 {
     switch (r->kind) {

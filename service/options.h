@@ -51,6 +51,10 @@ enum status options_parse(json_t *document, const char *const *known, struct sto
 enum status options_agree(const struct store_options *have, const struct store_options *wanted, const char *store,
                           struct error *e) MUST_CHECK;
 
+/* What is to hold for options that were not given, in ms. */
+struct option_standards { uint32_t start_timeout, round_timeout, worker_timeout; };
+void options_fill(struct store_options *o, const struct option_standards *s);
+
 /* Sets "type" and every option in a JSON object; false: no memory. */
 bool options_json(const struct store_options *o, json_t *object);
 

@@ -5,6 +5,7 @@
 
 #include "service/base/log.h"
 #include "service/base/mem.h"
+#include "service/share.h"
 #include "service/store.h"
 #include "service/wait.h"
 
@@ -48,6 +49,22 @@ void round_missing(const struct round *r, struct buf *out)
 
 /* ---- the end ---------------------------------------------------------------------------------------------------- */
 
+static void charge(struct round *r, uint64_t size)
+{
+    r->charged += size;
+    r->key->core->staging_used += size;
+    share_add(r->share, (int64_t)size);
+}
+
+static void set_reservation(struct round *r, bool want)
+{
+    int64_t size = (int64_t)r->key->shape.size;
+
+    r->has_reservation = want;
+    r->key->core->staging_reserved += (uint64_t)(want ? size : -size);
+    share_add(r->share, want ? size : -size);
+}
+
 static void unlink_round(struct round *r)
 {
     struct key *k = r->key;
@@ -60,8 +77,7 @@ static void unlink_round(struct round *r)
         k->rounds[1] = NULL;
     }
     if (r->step > k->closed_step) k->closed_step = r->step;
-    if (r->has_reservation) k->core->staging_reserved -= k->shape.size;
-    r->has_reservation = false;
+    if (r->has_reservation) set_reservation(r, false);
 }
 
 static void round_free(struct round *r)
@@ -69,8 +85,12 @@ static void round_free(struct round *r)
     struct key *k = r->key;
 
     k->core->staging_used -= r->charged;
+    share_add(r->share, -(int64_t)r->charged);
+    share_drop(r->share);
     if (r->update.sum.size > 0) core_mem_free(k->core, &r->update.sum);
     for (struct staging *s; (s = LIST_FIRST(struct staging, node, &r->held)) != NULL;) staging_free(s);
+    for (size_t i = 0; i < r->carried_count; i++) worker_drop(r->carried[i].worker);
+    mem_free(r->carried);
     updater_drop(r->update.updater);
     mem_free(r->bits);
     mem_free(r);
@@ -87,15 +107,11 @@ static void tell_contributors(struct round *r, uint64_t version, const struct er
 {
     struct store *s = r->key->store;
 
-    if (r->job != s->job) return;
-    for (size_t i = 0; i < s->worker_count; i++) {
-        struct worker *w = s->workers[i];
-        struct progress *p = w != NULL && round_has(r, w) ? worker_progress(w, r->key, NULL) : NULL;
-        if (p == NULL) continue;
-        if (why != NULL) worker_note(w, r->key->id, r->step, why);
-        p->applied = r->step;
-        p->applied_version = version;
-    }
+    for (size_t i = 0; i < r->carried_count; i++)
+        worker_applied(r->carried[i].worker, r->key, r->carried[i].step, version, why);
+    for (size_t i = 0; r->job == s->job && i < s->worker_count; i++)
+        if (s->workers[i] != NULL && round_has(r, s->workers[i]))
+            worker_applied(s->workers[i], r->key, r->step, version, why);
 }
 
 static void round_done(struct update *u, const struct error *e)
@@ -106,6 +122,7 @@ static void round_done(struct update *u, const struct error *e)
     if (e == NULL) c->counters.rounds_closed++;
     else c->counters.rounds_failed++;
     tell_contributors(r, key_version(r->key), e);
+    r->key->store->rounds_closing--;
     round_free(r);
 }
 
@@ -137,17 +154,16 @@ static enum status start_sum(struct round *r, struct staging *s, struct error *e
     if (dtype_sum(t) == t) {
         r->update.sum = s->mem;
         s->mem = (struct dmem){0};
-        r->charged += s->size;
-        k->core->staging_used += s->size;
+        charge(r, s->size);
         return STATUS_OK;
     }
     size_t size = (size_t)k->shape.count * dtype_size(dtype_sum(t));
     st = core_mem_new(k->core, size, &r->update.sum, e);
     if (st != STATUS_OK) return st;
-    r->charged += size;
-    k->core->staging_used += size;
-    if (k->shape.count == 0) return STATUS_OK;
-    return device_widen(k->queue, r->update.sum, s->mem, t, (size_t)k->shape.count);
+    charge(r, size);
+    st = device_widen(k->queue, r->update.sum, s->mem, t, (size_t)k->shape.count);
+    if (st != STATUS_OK) *e = *device_error(k->core->device);
+    return st;
 }
 
 static enum status add(struct round *r, struct staging *s, struct error *e)
@@ -159,10 +175,10 @@ static enum status add(struct round *r, struct staging *s, struct error *e)
         st = start_sum(r, s, e);
     } else {
         st = staging_settle(s, k->queue, e);
-        if (st == STATUS_OK && k->shape.count > 0)
-            st = device_add(k->queue, r->update.sum, s->mem, k->shape.dtype, (size_t)k->shape.count, &r->update.flags);
+        if (st != STATUS_OK) return st;
+        st = device_add(k->queue, r->update.sum, s->mem, k->shape.dtype, (size_t)k->shape.count, &r->update.flags);
+        if (st != STATUS_OK) *e = *device_error(k->core->device);
     }
-    if (st == STATUS_UNAVAILABLE) error_set(e, REASON_DEVICE_LOST, "the device was lost while it summed a key");
     return st;
 }
 
@@ -203,6 +219,7 @@ static void round_close(struct round *r)
     }
     unlink_round(r);
     r->closed = true;
+    r->key->store->rounds_closing++;
     r->update.done = round_done;
     key_update(&r->update);
 }
@@ -212,20 +229,21 @@ void round_check(struct round *r)
     if (r->missing == 0 && r->key->store->started && !r->closed) round_close(r);
 }
 
-static enum status round_open(struct key *k, uint64_t step, struct round **out, struct error *e)
+static enum status round_open(struct key *k, uint64_t step, struct share *share, struct round **out, struct error *e)
 {
     struct core *c = k->core;
     struct store *s = k->store;
-    struct round *r = mem_zero(sizeof *r);
     int place = k->rounds[0] == NULL ? 0 : 1;
 
+    assert(k->rounds[place] == NULL); /* store_push_record has looked */
+    struct round *r = mem_zero(sizeof *r);
     if (r == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a round");
-    assert(k->rounds[place] == NULL);
     list_init(&r->held);
     r->key = key_hold(k);
     r->step = step;
     r->stamp = c->next_stamp++;
     r->opened_ms = c->now_ms;
+    r->share = share_hold(share);
     r->job = s->job;
     r->missing = s->members;
     r->update = (struct update){.kind = UPDATE_ROUND, .key = k, .updater = updater_hold(store_updater(s))};
@@ -241,10 +259,7 @@ static void reserve(struct round *r)
 {
     bool want = r->missing > 0;
 
-    if (want == r->has_reservation) return;
-    r->has_reservation = want;
-    if (want) r->key->core->staging_reserved += r->key->shape.size;
-    else r->key->core->staging_reserved -= r->key->shape.size;
+    if (want != r->has_reservation) set_reservation(r, want);
 }
 
 static enum status take(struct round *r, struct staging *s, bool last, struct error *e)
@@ -262,24 +277,61 @@ static enum status take(struct round *r, struct staging *s, bool last, struct er
     return st;
 }
 
+/* Writes down whose it is. A late one counts for nobody in the round that takes it. */
+static enum status sign(struct round *r, struct worker *w, uint64_t own_step, struct error *e)
+{
+    enum status st;
+
+    if (own_step == r->step) return bits_set(&r->bits, &r->words, w->slot, e);
+    st = mem_grow((void **)&r->carried, &r->carried_capacity, r->carried_count + 1, sizeof *r->carried, e);
+    if (st == STATUS_OK) r->carried[r->carried_count++] = (struct carried){worker_hold(w), own_step};
+    return st;
+}
+
+static void unsign(struct round *r, struct worker *w, bool carried)
+{
+    if (carried) worker_drop(r->carried[--r->carried_count].worker);
+    else r->bits[w->slot / 64] &= ~((uint64_t)1 << (w->slot % 64));
+}
+
+/* A contribution to it is refused for lack of something. Its sum is of no use any more, and it ends, told to those who
+ * gave to it. If the refused one had opened it there are none, and it has never been: the step may be pushed again. */
+static void abandon(struct round *r, bool fresh, uint64_t opened_before, const struct error *why)
+{
+    struct key *k = key_hold(r->key);
+    uint64_t closed_before = k->closed_step;
+
+    round_fail(r, why);
+    if (fresh) {
+        k->opened_step = opened_before;
+        k->closed_step = closed_before;
+    }
+    key_drop(k);
+}
+
 enum status round_contribute(struct key *k, struct worker *w, uint64_t step, struct staging *s, struct error *e)
 {
+    uint64_t opened_before = k->opened_step;
     struct round *r = round_find(k, step);
-    enum status st = STATUS_OK;
-    bool carried = s->tag != step; /* a late one counts for nobody in the round that takes it */
+    bool carried = s->tag != step, fresh = r == NULL;
+    enum status st = fresh ? round_open(k, step, s->share, &r, e) : STATUS_OK;
 
-    if (r == NULL) st = round_open(k, step, &r, e);
-    if (st == STATUS_OK && !carried) st = bits_set(&r->bits, &r->words, w->slot, e);
     if (st != STATUS_OK) {
         staging_free(s);
-        if (r != NULL && r->update.contributors == 0 && r->update.sum.size == 0) round_fail(r, e);
+        return st;
+    }
+    st = sign(r, w, s->tag, e);
+    if (st != STATUS_OK) {
+        staging_free(s);
+        if (fresh) abandon(r, fresh, opened_before, e);
         return st;
     }
     if (!carried && round_needs(r, w)) r->missing--;
     r->update.contributors++;
     st = take(r, s, r->missing == 0 && k->store->started, e);
     if (st != STATUS_OK) {
-        round_fail(r, e); /* the sum is of no use any more; all who gave to it are told */
+        unsign(r, w, carried);
+        abandon(r, fresh, opened_before, e);
         return st;
     }
     reserve(r);

@@ -20,9 +20,15 @@ struct round {
     size_t words;
     uint32_t missing;                /* members that are needed and have not contributed */
     struct list held;                /* contributions kept for summing by rank */
+    struct carried {                 /* late pushes of earlier steps that it took in */
+        struct worker *worker;       /* held */
+        uint64_t step;
+    } *carried;
+    size_t carried_count, carried_capacity;
     bool has_reservation;            /* staging room is kept for the next missing contribution */
     bool closed;                     /* its update is lined up */
     uint64_t charged;                /* bytes of the staging budget that its sum takes */
+    struct share *share;             /* held; of the client that opened it, on whom they and the reservation count */
 };
 
 /* The open round of this step, or NULL. */
@@ -30,8 +36,8 @@ struct round *round_find(const struct key *k, uint64_t step);
 bool round_has(const struct round *r, const struct worker *w);
 bool round_needs(const struct round *r, const struct worker *w);
 
-/* Takes a complete contribution of w for `step` into its round, opening it if need be (sync). Takes s, also when it
- * fails. */
+/* Takes a complete contribution of w for `step` into its round, opening it if need be (sync); one whose own step
+ * (s->tag) is another is carried. Takes s, also when it fails. */
 enum status round_contribute(struct key *k, struct worker *w, uint64_t step, struct staging *s,
                              struct error *e) MUST_CHECK;
 /* Closes it if nobody is missing and the job has started. */

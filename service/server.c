@@ -25,10 +25,14 @@ static const struct method_row methods[WIRE_METHODS_END] = {
 
 static void detach(void *ctx, const void *owner)
 {
+    const struct version *v = owner; /* held by its caller */
     struct server *s = ctx;
 
     LIST_EACH(struct peer, p, node, &s->peers) p->ops->detach(p->link, owner);
-    LIST_EACH(struct session, at, node, &s->sessions) session_unpin_revoked(at, owner);
+    LIST_EACH(struct session, at, node, &s->sessions) {
+        if (v->pins == 0) break;
+        session_unpin_revoked(at, v);
+    }
 }
 
 static enum status copy_text(const char *from, char **out, struct error *e)
@@ -50,9 +54,8 @@ enum status server_new(const struct server_config *config, uint64_t now_ms, stru
     s->started_ms = now_ms;
     list_init(&s->sessions);
     list_init(&s->peers);
-    s->by_number = map_new(config->seed);
     s->by_id = map_new(config->seed);
-    st = s->by_number != NULL && s->by_id != NULL ? STATUS_OK : error_set(e, REASON_NO_MEMORY, "no memory for clients");
+    st = s->by_id != NULL ? STATUS_OK : error_set(e, REASON_NO_MEMORY, "no memory for clients");
     if (st == STATUS_OK) st = copy_text(config->token, &s->token, e);
     if (st == STATUS_OK) st = copy_text(config->advertise, &s->advertise, e);
     if (st == STATUS_OK) st = copy_text(config->bulk_path, &s->bulk_path, e);
@@ -75,13 +78,12 @@ void server_free(struct server *s)
     if (s->core.device != NULL) {
         server_settle(s);
         for (struct wait *w; (w = LIST_FIRST(struct wait, node, &s->core.waits)) != NULL;) {
-            request_free(w->owner);
-            wait_free(w);
+            list_remove(&w->node);
+            w->answer(w); /* to nobody: the peers are gone */
         }
         sessions_free(s);
         core_fini(&s->core);
     }
-    map_free(s->by_number);
     map_free(s->by_id);
     mem_free(s->token);
     mem_free(s->advertise);
@@ -94,6 +96,17 @@ void server_set_bulk(struct server *s, unsigned port, const char *path)
     s->config.bulk_port = port;
     mem_free(s->bulk_path);
     s->bulk_path = path != NULL ? mem_text(path, strlen(path)) : NULL;
+}
+
+void server_set_limits(struct server *s, uint64_t staging_max, const struct core_limits *limits)
+{
+    core_set_limits(&s->core, staging_max, limits);
+}
+
+void server_give_token(struct server *s, char *token)
+{
+    mem_free(s->token);
+    s->token = token;
 }
 
 void server_drain(struct server *s) { s->draining = true; }
@@ -124,9 +137,12 @@ enum status server_peer_new(struct server *s, const struct peer_ops *ops, void *
     p->placed.landing.discard = discard;
     list_init(&p->requests);
     list_append(&s->peers, &p->node);
+    if (ops->bound != NULL) ops->bound(link, HELLO_FRAME_MAX);
     *out = p;
     return STATUS_OK;
 }
+
+void server_count_refused(struct server *s, enum reason why, uint64_t count) { s->connections_refused[why] += count; }
 
 void server_peer_gone(struct peer *p)
 {
@@ -149,12 +165,14 @@ struct request *request_keep(const struct request *r)
     *kept = *r;
     kept->node = (struct list_node){0};
     if (kept->peer != NULL) list_append(&kept->peer->requests, &kept->node);
+    if (kept->session != NULL) kept->session->requests++;
     return kept;
 }
 
 void request_free(struct request *r)
 {
     if (r == NULL) return;
+    if (r->session != NULL) r->session->requests--;
     list_remove(&r->node);
     mem_free(r);
 }
@@ -183,13 +201,23 @@ static enum status check_request(const struct peer *p, const struct incoming *in
     }
     if (name == NULL) return error_set(e, REASON_UNKNOWN_METHOD, "method %u is not known to this daemon", h->method);
     if (h->flags & WIRE_FLAG_ANSWER) return error_set(e, REASON_MALFORMED, "an answer was sent to the daemon");
+    if (p->session == NULL && wire_head_size(h) + h->body_size > HELLO_FRAME_MAX) /* before a parser is let at it */
+        return error_set(e, REASON_TOO_LARGE, "a frame of %llu bytes before HELLO; at most %d are taken",
+                         (unsigned long long)(wire_head_size(h) + h->body_size), HELLO_FRAME_MAX);
     if ((wire_method_flags(h->method) & WIRE_OPEN) == 0) return check_session(p, h, e);
     return STATUS_OK;
 }
 
+/* Nothing of one frame may be left when the next begins, whichever way the first one ended. */
+static void forget_placed(struct peer *p)
+{
+    landing_cancel(&p->placed.landing);
+    p->placed.decided = p->placed.repeat = p->placed.failed = false;
+}
+
 enum placement server_place(struct peer *p, const struct incoming *in, void **at)
 {
-    p->placed.decided = p->placed.repeat = p->placed.failed = false;
+    forget_placed(p);
     if (check_request(p, in, NULL) != STATUS_OK) return PLACE_DROP;
     switch (in->header.method) {
     case WIRE_Init:
@@ -214,10 +242,14 @@ static enum status parse_document(const struct incoming *in, json_t **out, struc
         return error_set(e, REASON_BAD_JSON, "a %s request has a JSON document of at most %d bytes as its body",
                          wire_method_name(in->header.method), JSON_SIZE_MAX);
     *out = json_loadb(in->body, (size_t)in->header.body_size, JSON_REJECT_DUPLICATES, &why);
+    if (*out == NULL && (why.text[0] == '\0' || json_error_code(&why) == json_error_out_of_memory))
+        return error_retry(e, REASON_NO_MEMORY, RETRY_MS, "no memory to read a document");
     if (*out == NULL)
-        return error_set(e, REASON_BAD_JSON, "line %d, column %d: %s", why.line, why.column, why.text);
+        return error_set(e, REASON_BAD_JSON, "line %d, column %d: %s", why.line, why.column,
+                         bytes_is_utf8(bytes_text(why.text)) ? why.text : "the text is not JSON");
     if (json_is_object(*out)) return STATUS_OK;
     json_decref(*out);
+    *out = NULL;
     return error_set(e, REASON_BAD_JSON, "the document must be an object, {...}");
 }
 
@@ -229,19 +261,11 @@ static bool answered_before(struct request *r)
     struct error e;
 
     if (!named || r->session == NULL) return false;
-    switch (session_repeat(r->session, r->header.sequence, &known)) {
+    switch (session_repeat(r->session, &r->header, &known, &e)) {
     case REPEAT_FRESH: return false;
-    case REPEAT_DONE: answer_text(r, (const char *)known->bytes, known->size); return true;
-    case REPEAT_RUNNING:
-        error_retry(&e, REASON_IN_FLIGHT, RETRY_MS, "the first copy of this request is still being worked on");
-        break;
-    case REPEAT_OLD:
-        error_set(&e, REASON_SEQUENCE_OLD, "request %" PRIu64 " is older than the %d that are remembered; it was not "
-                  "executed", r->header.sequence, DEDUPE_WINDOW);
-        break;
-    case REPEAT_NO_MEMORY: error_retry(&e, REASON_NO_MEMORY, RETRY_MS, "no memory to remember a request"); break;
+    case REPEAT_DONE: answer_text(r, (const char *)known->bytes, known->size); break;
+    case REPEAT_REFUSED: answer_refusal(r, &e); break;
     }
-    answer_error(r, &e);
     return true;
 }
 
@@ -275,13 +299,13 @@ void server_frame(struct peer *p, const struct incoming *in)
     if (st == STATUS_OK) st = check_body(in, &e);
     if (st != STATUS_OK) {
         s->frames_refused++;
-        landing_cancel(&p->placed.landing);
-        answer_error(&r, &e);
+        answer_refusal(&r, &e);
     } else {
         if (p->session != NULL) session_touch(p->session);
         if (methods[in->header.method].json != NULL) run_json(&r, in);
         else methods[in->header.method].data(&r, in);
     }
+    forget_placed(p);
     flush_decided(s);
 }
 
@@ -382,13 +406,14 @@ void answer_fault(struct answer *a, uint32_t index, const struct error *e)
 }
 
 /* Offsets of fault texts count from the start of the body, which is only now known. */
-static void place_fault_texts(struct answer *a)
+static void place_fault_texts(struct server *s, struct answer *a)
 {
     for (uint32_t i = 0; i < a->fault_count && !a->faults.failed; i++) {
         struct reader r = reader_of(bytes_of(a->faults.at + i * wire_fault_size, wire_fault_size));
         struct wire_fault f;
         struct buf again = {0};
         if (!wire_get_fault(&r, &f)) return;
+        s->refused[reason_from_wire(f.reason)]++;
         f.text_offset += (uint32_t)a->body_size;
         wire_put_fault(&again, &f);
         if (again.failed) a->faults.failed = true;
@@ -416,7 +441,7 @@ static bool fill_segments(struct sending *o, struct answer *a)
 
 static bool compose(struct sending *o, const struct request *r, struct wire_header *h, struct answer *a)
 {
-    place_fault_texts(a);
+    place_fault_texts(r->server, a);
     buf_add(&a->desc, a->faults.at, a->faults.size);
     if (a->failed || a->fixed.failed || a->desc.failed || a->faults.failed || a->fault_text.failed ||
         a->small.failed || !fill_segments(o, a))
@@ -446,7 +471,7 @@ static void send_answer(const struct request *r, enum status status, enum reason
         if (o != NULL) sending_free(o);
         answer_fini(a);
         error_retry(&e, REASON_NO_MEMORY, RETRY_MS, "no memory for an answer");
-        if (reason != REASON_NO_MEMORY) answer_error(r, &e);
+        if (reason != REASON_NO_MEMORY) answer_refusal(r, &e);
         else log_warn("server", "no memory even for an error; the client has to ask again");
         return;
     }
@@ -462,6 +487,9 @@ static void send_answer(const struct request *r, enum status status, enum reason
     a->piece_count = 0;
     answer_fini(a);
     r->server->core.counters.bytes_out += h.body_size;
+    log_debug("server", "%s %s, sequence %llu: %s", r->peer->address, wire_method_name(h.method) != NULL ?
+              wire_method_name(h.method) : "?", (unsigned long long)h.sequence,
+              status == STATUS_OK ? "ok" : reason_code(reason));
     r->peer->ops->answer(r->peer->link, &o->out);
 }
 
@@ -469,10 +497,16 @@ void answer_send(const struct request *r, struct answer *a) { send_answer(r, STA
 
 void answer_error(const struct request *r, const struct error *e)
 {
+    if (r->session != NULL && r->header.sequence > 0) session_forget(r->session, r->header.sequence);
+    answer_refusal(r, e);
+}
+
+void answer_refusal(const struct request *r, const struct error *e)
+{
     struct answer a = {0};
     struct wire_error fixed = {.retry_ms = e->retry_ms};
 
-    if (r->session != NULL && r->header.sequence > 0) session_forget(r->session, r->header.sequence);
+    r->server->refused[e->reason]++;
     wire_put_error(&a.fixed, &fixed);
     answer_copy(&a, e->text, strlen(e->text));
     send_answer(r, e->status, e->reason, &a);
@@ -486,22 +520,35 @@ void answer_text(const struct request *r, const char *text, size_t size)
     answer_send(r, &a);
 }
 
+static int add_text(const char *text, size_t size, void *ctx)
+{
+    buf_add(ctx, text, size);
+    return ((struct buf *)ctx)->failed ? -1 : 0;
+}
+
+bool json_text(const json_t *document, size_t flags, struct buf *out)
+{
+    if (document == NULL || json_dump_callback(document, add_text, out, flags) != 0) out->failed = true;
+    return !out->failed;
+}
+
 void answer_json(const struct request *r, json_t *document)
 {
-    char *text = document != NULL ? json_dumps(document, JSON_COMPACT) : NULL;
-    size_t size = text != NULL ? strlen(text) : 0;
+    struct buf text = {0};
+    bool whole = json_text(document, JSON_COMPACT, &text);
     bool named = (wire_method_flags(r->header.method) & WIRE_WRITES) && r->header.sequence > 0 && r->session != NULL;
     struct error e;
 
     json_decref(document);
-    if (text == NULL || size > JSON_SIZE_MAX * 2) {
-        error_set(&e, text == NULL ? REASON_NO_MEMORY : REASON_TOO_LARGE, "the answer is too large; ask for less");
+    if (!whole || text.size > JSON_SIZE_MAX * 2) {
+        if (!whole) error_retry(&e, REASON_NO_MEMORY, RETRY_MS, "no memory for an answer");
+        else error_set(&e, REASON_TOO_LARGE, "the answer is too large; ask for less");
         answer_error(r, &e);
     } else {
-        if (named && size <= RESULT_SIZE_MAX) session_result(r->session, r->header.sequence, text, size);
-        answer_text(r, text, size);
+        if (named && text.size <= RESULT_SIZE_MAX) session_result(r->session, r->header.sequence, text.at, text.size);
+        answer_text(r, (const char *)text.at, text.size);
     }
-    free(text);
+    buf_fini(&text);
 }
 
 /* ---- time ------------------------------------------------------------------------------------------------------- */
@@ -533,15 +580,4 @@ void server_settle(struct server *s)
 {
     core_settle(&s->core);
     flush_decided(s);
-}
-
-void server_info(const struct server *s, struct buf *out)
-{
-    json_t *j = server_info_json(s);
-    char *text = j != NULL ? json_dumps(j, JSON_INDENT(2)) : NULL;
-
-    if (text != NULL) buf_text(out, text);
-    else out->failed = true;
-    free(text);
-    json_decref(j);
 }

@@ -12,6 +12,7 @@
 
 #include "api/sp.h"
 #include "gpu/device.h"
+#include "service/core.h"
 
 struct server;
 struct peer;
@@ -31,22 +32,31 @@ struct server_config {
 
 /* What a door can do with a connection; `link` is the door's. All calls come from within server_ calls. */
 struct peer_ops {
-    const char *door;                /* "nanomsg", "sp", "direct" */
+    const char *door;                /* "nanomsg", "sp", "direct", "web" */
+    bool admin;                      /* an operator's: may Init and Set without having joined */
     bool one_large_answer;           /* libnanomsg's REP: one answer above REP_IN_FLIGHT_REPLY_MAX at a time */
     void (*answer)(void *link, struct outgoing *o);          /* takes o until o->done */
     void (*detach)(void *link, const void *owner);           /* sp_detach; a failure closes the connection */
     void (*discard)(void *link);                             /* sp_discard */
+    void (*bound)(void *link, size_t frame_max);             /* sp_set_soft_max; NULL: frames are whole when they come */
 };
 
 enum status server_new(const struct server_config *c, uint64_t now_ms, struct server **out, struct error *e) MUST_CHECK;
 void server_free(struct server *s);          /* all peers must be gone */
 void server_set_bulk(struct server *s, unsigned port, const char *path);
+/* From now on; what is held already stays. staging_max 0: a quarter of the machine's memory. */
+void server_set_limits(struct server *s, uint64_t staging_max, const struct core_limits *limits);
+/* For those who come from now on; clients that have said HELLO stay. token: taken, from mem_text; NULL: none is asked
+ * for. */
+void server_give_token(struct server *s, char *token);
 void server_drain(struct server *s);         /* refuses new pushes with DRAINING; finishes what is recorded */
 
 /* A connection begins and ends. `address` is copied, for logs. */
 enum status server_peer_new(struct server *s, const struct peer_ops *ops, void *link, const char *address,
                             struct peer **out, struct error *e) MUST_CHECK;
 void server_peer_gone(struct peer *p);
+/* So many connections were refused, or ended for a fault of theirs; for Stats. */
+void server_count_refused(struct server *s, enum reason why, uint64_t count);
 
 /* The head of a request is here: where does its body go? Called once a frame that has a body. */
 enum placement server_place(struct peer *p, const struct incoming *in, void **at);
@@ -61,8 +71,5 @@ void server_poll(struct server *s);
 /* Work of the device is outstanding; server_settle blocks until it is not (embedded stores, drain). */
 bool server_busy(const struct server *s);
 void server_settle(struct server *s);
-
-/* Facts as JSON, for /v1/info and Health. */
-void server_info(const struct server *s, struct buf *out);
 
 #endif

@@ -4,6 +4,7 @@
 #include "service/base/mem.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <string.h>
 
 /* A client without a connection and without a place in a store is remembered this long, so that the repeat of a named
@@ -12,16 +13,24 @@ enum { IDLE_MS = 120000 };
 
 static struct bytes id_bytes(const struct wire_id *id) { return bytes_of(id->at, sizeof id->at); }
 
+static void unpin(struct pin *p)
+{
+    if (p->version == NULL) return;
+    p->version->pins--;
+    version_drop(p->version);
+    p->version = NULL;
+}
+
 static void session_free(struct session *s)
 {
     struct server *server = s->server;
 
     list_remove(&s->node);
-    map_remove_u64(server->by_number, s->number);
     if (map_find(server->by_id, id_bytes(&s->id)) == s) map_remove(server->by_id, id_bytes(&s->id));
-    for (size_t i = 0; i < PINS_MAX; i++) version_drop(s->pins[i].version);
+    for (size_t i = 0; i < PINS_MAX; i++) unpin(&s->pins[i]);
     for (size_t i = 0; i < s->worker_count; i++) worker_drop(s->workers[i]);
     mem_free(s->workers);
+    share_drop(s->share);
     mem_free(s->window);
     mem_free(s->name);
     mem_free(s);
@@ -30,7 +39,7 @@ static void session_free(struct session *s)
 
 static bool is_idle(const struct session *s)
 {
-    if (s->peers > 0) return false;
+    if (s->peers > 0 || s->requests > 0) return false;
     for (size_t i = 0; i < s->worker_count; i++)
         if (s->workers[i]->state == WORKER_MEMBER && s->workers[i]->epoch == s->epoch) return false;
     return true;
@@ -41,12 +50,8 @@ void sessions_expire(struct server *s)
     uint64_t now = s->core.now_ms;
 
     LIST_EACH(struct session, at, node, &s->sessions) {
-        for (size_t i = 0; i < PINS_MAX; i++) {
-            struct pin *p = &at->pins[i];
-            if (p->version == NULL || now - p->touched_ms < PROGRESS_MS) continue;
-            version_drop(p->version);
-            p->version = NULL;
-        }
+        for (size_t i = 0; i < PINS_MAX; i++)
+            if (at->pins[i].version != NULL && now - at->pins[i].touched_ms >= PROGRESS_MS) unpin(&at->pins[i]);
         if (is_idle(at) && (at->stale || now - at->seen_ms > IDLE_MS)) session_free(at);
     }
 }
@@ -56,34 +61,40 @@ void sessions_free(struct server *s)
     for (struct session *at; (at = LIST_FIRST(struct session, node, &s->sessions)) != NULL;) session_free(at);
 }
 
+/* When clients are as many as can be, the one longest silent of those without a connection goes early: one peer that
+ * says HELLO again and again must not lock the others out. A worker that goes so stays in its stores while it counts as
+ * alive there, and finds itself again when it comes back. */
+static enum status make_room(struct server *s, struct error *e)
+{
+    if (s->session_count < SESSIONS_MAX) return STATUS_OK;
+    LIST_EACH(struct session, at, node, &s->sessions) {
+        if (at->peers > 0 || at->requests > 0) continue;
+        session_free(at);
+        return STATUS_OK;
+    }
+    return error_set(e, REASON_LIMIT, "the daemon knows %d clients already", SESSIONS_MAX);
+}
+
 static enum status session_new(struct server *s, const struct wire_id *id, uint32_t epoch, struct bytes name,
                                struct session **out, struct error *e)
 {
-    struct session *old = map_find(s->by_id, id_bytes(id));
-    struct session *n = NULL;
-    enum status st;
+    enum status st = make_room(s, e);
 
-    if (s->session_count >= SESSIONS_MAX)
-        return error_set(e, REASON_LIMIT, "the daemon knows %d clients already", SESSIONS_MAX);
-    n = mem_zero(sizeof *n);
+    if (st != STATUS_OK) return st;
+    struct session *old = map_find(s->by_id, id_bytes(id)), *n = mem_zero(sizeof *n);
     if (n == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a client");
     n->server = s;
     n->id = *id;
     n->epoch = epoch;
     n->number = s->next_session;
     n->name = mem_text(name.at, name.size);
-    st = n->name != NULL ? map_put_u64(s->by_number, n->number, n, e)
-                         : error_set(e, REASON_NO_MEMORY, "no memory for a client");
+    n->share = share_new();
+    st = n->name != NULL && n->share != NULL ? STATUS_OK : error_set(e, REASON_NO_MEMORY, "no memory for a client");
     if (st != STATUS_OK) goto out;
-    if (old != NULL) {
-        old->stale = true;
-        map_remove(s->by_id, id_bytes(id));
-    }
+    if (old != NULL) map_remove(s->by_id, id_bytes(id));
     st = map_put(s->by_id, id_bytes(id), n, e);
-    if (st != STATUS_OK) {
-        map_remove_u64(s->by_number, n->number);
-        goto out;
-    }
+    if (st != STATUS_OK) goto out;
+    if (old != NULL) old->stale = true;
     s->next_session++;
     s->session_count++;
     list_append(&s->sessions, &n->node);
@@ -92,6 +103,7 @@ static enum status session_new(struct server *s, const struct wire_id *id, uint3
 out:
     if (n != NULL) {
         mem_free(n->name);
+        share_drop(n->share);
         mem_free(n);
     }
     return st;
@@ -105,6 +117,14 @@ enum status session_hello(struct server *s, const struct wire_header *h, struct 
 
     if (memcmp(&h->worker, &nobody, sizeof nobody) == 0)
         return error_set(e, REASON_BAD_ARGUMENT, "HELLO needs a worker id that is not all zero; take a random one");
+    if (name.size > WORKER_NAME_SIZE_MAX)
+        return error_set(e, REASON_BAD_ARGUMENT, "/name: a worker's name is UTF-8 of at most %d bytes",
+                         WORKER_NAME_SIZE_MAX);
+    /* The half of the numbers that no client may claim is for new starts, so that no peer can use them up. */
+    if (h->epoch > INT32_MAX && (known == NULL || h->epoch != known->epoch))
+        return error_set(e, REASON_BAD_ARGUMENT, "epoch %u was not given by this daemon", h->epoch);
+    if (h->epoch == 0 && s->next_epoch == UINT32_MAX)
+        return error_set(e, REASON_LIMIT, "the daemon has no more epochs to give; restart it");
     if (h->epoch == 0) return session_new(s, &h->worker, s->next_epoch++, name, out, e);
     if (known != NULL && known->epoch > h->epoch)
         return error_set(e, REASON_STALE_EPOCH, "this start of the worker (epoch %u) is over: epoch %u has begun",
@@ -122,6 +142,7 @@ void session_attach(struct session *s, struct peer *p)
 {
     if (p->session == s) return;
     session_detach(p);
+    if (p->ops->bound != NULL) p->ops->bound(p->link, 0);
     p->session = s;
     s->peers++;
 }
@@ -138,6 +159,8 @@ void session_touch(struct session *s)
     uint64_t now = s->server->core.now_ms;
 
     s->seen_ms = now;
+    list_remove(&s->node);
+    list_append(&s->server->sessions, &s->node);
     if (s->stale) return;
     for (size_t i = 0; i < s->worker_count; i++)
         if (s->workers[i]->epoch == s->epoch) s->workers[i]->seen_ms = now;
@@ -183,11 +206,17 @@ enum status session_join(struct session *s, struct store *store, struct bytes na
     if (s->stale) return error_set(e, REASON_STALE_EPOCH, "a newer start of this worker has begun; this one is over");
     for (size_t i = s->worker_count; i-- > 0;)
         if (s->workers[i]->store == NULL) forget_worker(s, i);
+    if (s->worker_count >= STORES_OF_CLIENT_MAX && find_worker(s, store) == NULL)
+        return error_set(e, REASON_LIMIT, "this client has joined %d stores; leave one first", STORES_OF_CLIENT_MAX);
     st = mem_grow((void **)&s->workers, &s->worker_capacity, s->worker_count + 1, sizeof *s->workers, e);
     if (st != STATUS_OK) return st;
     st = store_join(store, &s->id, s->epoch, name.size > 0 ? name : bytes_text(s->name), &w, e);
     if (st != STATUS_OK) return st;
     if (find_worker(s, store) != w) s->workers[s->worker_count++] = worker_hold(w);
+    if (w->share != s->share) {
+        share_drop(w->share);
+        w->share = share_hold(s->share);
+    }
     *out = w;
     return STATUS_OK;
 }
@@ -204,19 +233,40 @@ void session_leave(struct session *s, struct worker *w)
 
 /* ---- named requests --------------------------------------------------------------------------------------------- */
 
-enum repeat session_repeat(struct session *s, uint64_t sequence, const struct named_result **out)
+static enum repeat refuse_repeat(const struct named_result *known, const struct wire_header *h, struct error *e)
+{
+    if (known->sequence > h->sequence)
+        error_set(e, REASON_SEQUENCE_OLD, "request %" PRIu64 " is older than the %d that are remembered; it was not "
+                  "executed", h->sequence, DEDUPE_WINDOW);
+    else if (known->method != h->method)
+        error_set(e, REASON_BAD_ARGUMENT, "sequence %" PRIu64 " has named another request, a %s", h->sequence,
+                  wire_method_name(known->method));
+    else
+        error_retry(e, REASON_IN_FLIGHT, RETRY_MS, "the first copy of this request is still being worked on");
+    return REPEAT_REFUSED;
+}
+
+enum repeat session_repeat(struct session *s, const struct wire_header *h, const struct named_result **out,
+                           struct error *e)
 {
     if (s->window == NULL) s->window = mem_array(DEDUPE_WINDOW, sizeof *s->window);
-    if (s->window == NULL) return REPEAT_NO_MEMORY;
-    struct named_result *r = &s->window[sequence % DEDUPE_WINDOW];
-    if (r->sequence == sequence) {
-        *out = r;
-        return r->running ? REPEAT_RUNNING : REPEAT_DONE;
+    if (s->window == NULL) {
+        error_retry(e, REASON_NO_MEMORY, RETRY_MS, "no memory to remember a request");
+        return REPEAT_REFUSED;
     }
-    if (r->sequence > sequence || sequence + DEDUPE_WINDOW <= s->highest) return REPEAT_OLD;
-    *r = (struct named_result){.sequence = sequence, .running = true};
-    if (sequence > s->highest) s->highest = sequence;
+    struct named_result *r = &s->window[h->sequence % DEDUPE_WINDOW], newest = {.sequence = s->highest};
+    *out = r;
+    if (s->highest >= DEDUPE_WINDOW && h->sequence <= s->highest - DEDUPE_WINDOW) return refuse_repeat(&newest, h, e);
+    if (r->sequence == h->sequence && r->method == h->method && !r->running) return REPEAT_DONE;
+    if (r->sequence >= h->sequence) return refuse_repeat(r, h, e);
+    *r = (struct named_result){.sequence = h->sequence, .method = h->method, .running = true};
+    if (h->sequence > s->highest) s->highest = h->sequence;
     return REPEAT_FRESH;
+}
+
+bool session_known(const struct session *s, uint64_t sequence)
+{
+    return sequence > 0 && s->window != NULL && s->window[sequence % DEDUPE_WINDOW].sequence >= sequence;
 }
 
 static struct named_result *running(struct session *s, uint64_t sequence)
@@ -255,21 +305,17 @@ void session_pin(struct session *s, struct version *v, uint64_t sent, uint64_t t
     }
     if (at == NULL) {
         at = oldest;
-        version_drop(at->version); /* more than PINS_MAX at once: the one longest unused has to begin again */
+        unpin(at); /* more than PINS_MAX at once: the one longest unused has to begin again */
         *at = (struct pin){.version = version_hold(v), .left = total};
+        v->pins++;
     }
     at->touched_ms = s->server->core.now_ms;
     at->left -= sent < at->left ? sent : at->left;
-    if (at->left > 0) return;
-    at->version = NULL;
-    version_drop(v);
+    if (at->left == 0) unpin(at);
 }
 
 void session_unpin_revoked(struct session *s, const struct version *v)
 {
-    for (size_t i = 0; i < PINS_MAX; i++) {
-        if (s->pins[i].version != v) continue;
-        version_drop(s->pins[i].version);
-        s->pins[i].version = NULL;
-    }
+    for (size_t i = 0; i < PINS_MAX; i++)
+        if (s->pins[i].version == v) unpin(&s->pins[i]);
 }

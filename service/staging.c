@@ -3,6 +3,7 @@
 #include "api/limits.h"
 #include "service/base/mem.h"
 #include "service/key.h"
+#include "service/share.h"
 #include "service/store.h"
 
 #include <assert.h>
@@ -10,7 +11,8 @@
 
 /* A value that waits in its round is counted until the round ends. Room for the missing contributions of open rounds
  * is reserved (round.c), so that a push that advances one is never refused because of later rounds. */
-static enum status admit(struct core *c, uint64_t size, bool advances, struct error *e)
+static enum status admit(struct core *c, const struct key *k, uint64_t size, bool advances, bool *lent,
+                         struct error *e)
 {
     uint64_t taken = c->staging_used + (advances ? 0 : c->staging_reserved);
 
@@ -19,18 +21,37 @@ static enum status admit(struct core *c, uint64_t size, bool advances, struct er
                          "the daemon with a larger --staging-max", (unsigned long long)size,
                          (unsigned long long)c->staging_max);
     /* One value is always let in, however large: else two halves of the memory could refuse each other for ever. */
-    if (c->staging_used > 0 && taken + size > c->staging_max && !(advances && size <= c->staging_reserved))
+    bool fits = c->staging_used == 0 || taken + size <= c->staging_max;
+    *lent = !fits && advances && !k->room_lent && size <= c->staging_reserved;
+    if (!fits && !*lent)
         return error_retry(e, REASON_STAGING_FULL, RETRY_MS, "staging memory is full: %llu of %llu bytes wait to be "
                            "applied", (unsigned long long)c->staging_used, (unsigned long long)c->staging_max);
     return STATUS_OK;
+}
+
+/* A client may have half of the room, its reservations included, and one value at any rate. What advances a round that
+ * others have opened is let in: it is what they wait for. */
+static enum status admit_client(const struct core *c, const struct share *u, uint64_t size, bool advances,
+                                struct error *e)
+{
+    if (u == NULL) return STATUS_OK;
+    if (u->stagings >= STAGINGS_MAX)
+        return error_retry(e, REASON_IN_FLIGHT, RETRY_MS, "%d values of this client have begun to arrive; send the rest "
+                           "of them first", STAGINGS_MAX);
+    if (c->embedded || advances || u->staging == 0 || u->staging + size <= c->staging_max / 2) return STATUS_OK;
+    return error_retry(e, REASON_IN_FLIGHT, RETRY_MS, "%llu bytes of this client wait to be applied, and half of the "
+                       "staging memory of %llu is the most for one", (unsigned long long)u->staging,
+                       (unsigned long long)c->staging_max);
 }
 
 enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, struct worker *w, uint64_t tag,
                         uint64_t size, bool advances, struct staging **out, struct error *e)
 {
     struct staging *s = NULL;
-    enum status st = admit(c, size, advances, e);
+    bool lent = false;
+    enum status st = admit_client(c, w != NULL ? w->share : NULL, size, advances, e);
 
+    if (st == STATUS_OK) st = admit(c, k, size, advances, &lent, e);
     if (st != STATUS_OK) return st;
     s = mem_zero(sizeof *s);
     if (s == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a push");
@@ -45,13 +66,21 @@ enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, s
     s->kind = kind;
     s->key = k != NULL ? key_hold(k) : NULL;
     s->worker = w != NULL ? worker_hold(w) : NULL;
+    s->share = w != NULL ? share_hold(w->share) : NULL;
     s->tag = tag;
     s->size = size;
     s->touched_ms = c->now_ms;
+    s->lent = lent;
+    if (lent) k->room_lent = true;
     c->staging_used += size;
+    share_add(s->share, (int64_t)size);
     list_init(&s->landings);
     list_append(&c->stagings, &s->node);
-    if (w != NULL) list_append(&w->stagings, &s->of_worker);
+    if (w != NULL) {
+        list_append(&w->stagings, &s->of_worker);
+        w->staging_count++;
+        if (s->share != NULL) s->share->stagings++;
+    }
     *out = s;
     return STATUS_OK;
 }
@@ -65,14 +94,25 @@ static void tear_off_landings(struct staging *s)
     }
 }
 
+/* It is complete or goes. */
+static void leave_worker(struct staging *s)
+{
+    if (!list_linked(&s->of_worker)) return;
+    list_remove(&s->of_worker);
+    s->worker->staging_count--;
+    if (s->share != NULL) s->share->stagings--;
+    if (s->lent) s->key->room_lent = false;
+}
+
 void staging_free(struct staging *s)
 {
     if (s == NULL) return;
     struct core *c = s->core;
     tear_off_landings(s);
     list_remove(&s->node);
-    list_remove(&s->of_worker);
+    leave_worker(s);
     c->staging_used -= s->size;
+    share_add(s->share, -(int64_t)s->size);
     if (s->mem.size > 0) core_mem_free(c, &s->mem);
     if (s->pin != NULL) device_pin_free(c->device, s->pin);
     updater_drop(s->updater);
@@ -80,6 +120,7 @@ void staging_free(struct staging *s)
     mem_free(s->init);
     key_drop(s->key);
     worker_drop(s->worker);
+    share_drop(s->share);
     mem_free(s);
 }
 
@@ -123,8 +164,11 @@ void landing_cancel(struct landing *l)
 static enum status add_range(struct staging *s, uint64_t from, uint64_t to, struct error *e)
 {
     size_t first = 0, last;
-    enum status st = mem_grow((void **)&s->ranges, &s->range_capacity, s->range_count + 1, sizeof *s->ranges, e);
+    enum status st = s->range_count < RANGES_MAX ? STATUS_OK :
+                     error_set(e, REASON_LIMIT, "a value arrives in at most %d pieces with gaps between", RANGES_MAX);
 
+    if (st == STATUS_OK)
+        st = mem_grow((void **)&s->ranges, &s->range_capacity, s->range_count + 1, sizeof *s->ranges, e);
     if (st != STATUS_OK) return st;
     while (first < s->range_count && s->ranges[first].to < from) first++;
     for (last = first; last < s->range_count && s->ranges[last].from <= to; last++) {
@@ -147,8 +191,10 @@ enum status staging_landed(struct landing *l, struct error *e)
     enum status st = STATUS_OK;
     if (l->size == s->size) s->have = s->size; /* the usual case of a small value, which needs no list of what is there */
     else if (l->size > 0) st = add_range(s, l->offset, l->offset + l->size, e);
-    if (st != STATUS_OK) return st;
+    /* What was there already is no progress, and neither are a few bytes now and then. */
+    if (st != STATUS_OK || (s->have - s->touched_have < PROGRESS_SIZE_MIN && s->have < s->size)) return st;
     s->touched_ms = s->core->now_ms;
+    s->touched_have = s->have;
     list_remove(&s->node);
     if (s->have < s->size) {
         list_append(&s->core->stagings, &s->node);
@@ -157,7 +203,7 @@ enum status staging_landed(struct landing *l, struct error *e)
     /* A part that was sent twice may still be on its way over another connection. It must not be written into what is
      * from now on a sum or a value. */
     s->complete = true;
-    list_remove(&s->of_worker);
+    leave_worker(s);
     tear_off_landings(s);
     return STATUS_OK;
 }
@@ -174,5 +220,6 @@ enum status staging_settle(struct staging *s, struct queue *q, struct error *e)
 {
     if (s->pin == NULL || s->size == 0) return STATUS_OK;
     enum status st = device_upload(q, s->mem, 0, s->pin, (size_t)s->size);
-    return st == STATUS_OK ? st : error_set(e, REASON_DEVICE_LOST, "the device did not take an upload");
+    if (st != STATUS_OK) *e = *device_error(q->device);
+    return st;
 }

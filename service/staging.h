@@ -6,6 +6,7 @@
 #include "service/core.h"
 
 struct key;
+struct share;
 struct store;
 struct worker;
 struct updater;
@@ -30,7 +31,9 @@ struct staging {
     struct core *core;
     struct key *key;                         /* held; NULL for an init */
     struct worker *worker;                   /* held; NULL: nobody's */
+    struct share *share;                     /* held; of the client that the worker was; NULL: nobody's */
     uint64_t tag;                            /* push: step; set: sequence; init: number of the call */
+    uint64_t sequence;                       /* push: its name */
     struct updater *updater;                 /* held: the one at recording (async) */
     struct dmem mem;
     void *pin;                               /* where bytes land when the CPU cannot reach mem */
@@ -39,14 +42,16 @@ struct staging {
     struct range *ranges;                    /* what is there, sorted, merged */
     size_t range_count, range_capacity;
     struct list landings;
-    uint64_t touched_ms;
+    uint64_t touched_ms;                     /* when it last moved on by enough, and what was there then */
+    uint64_t touched_have;
     bool complete;
-    bool reserved;                           /* took its room from the reservation of its round */
+    bool lent;                               /* took the room that is kept for its round, which admits one at a time */
     struct init_wanted *init;                /* init: owned; what is to be created */
 };
 
 /* Room for `size` bytes. advances: it belongs to the oldest open round of its key, whose room is reserved.
- * STAGING_FULL with a retry time when there is none. worker and key are held. */
+ * STAGING_FULL with a retry time when there is none, IN_FLIGHT when this client has its half of it. worker and key are
+ * held. */
 enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, struct worker *w, uint64_t tag,
                         uint64_t size, bool advances, struct staging **out, struct error *e) MUST_CHECK;
 /* Frees it now: no device work may name it. */

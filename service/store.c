@@ -2,6 +2,7 @@
 
 #include "service/base/log.h"
 #include "service/base/mem.h"
+#include "service/share.h"
 #include "service/wait.h"
 
 #include <assert.h>
@@ -32,6 +33,7 @@ static enum status name_check(struct bytes name, struct error *e)
 static void store_free(struct store *s)
 {
     if (s == NULL) return;
+    share_drop(s->creator);
     map_free(s->keys);
     map_free(s->keys_by_id);
     map_free(s->barriers);
@@ -60,23 +62,28 @@ static enum status store_fill(struct store *s, struct bytes name, struct error *
     return st;
 }
 
-enum status store_new(struct core *c, struct bytes name, const struct store_options *wanted, struct store **out,
-                      struct error *e)
+enum status store_new(struct core *c, struct bytes name, const struct store_options *wanted, struct share *creator,
+                      struct store **out, struct error *e)
 {
     struct store *s = NULL;
     enum status st = name_check(name, e);
 
     if (st == STATUS_OK && map_count(c->stores) >= STORES_MAX)
         st = error_set(e, REASON_LIMIT, "there are %d stores; delete one", STORES_MAX);
+    if (st == STATUS_OK && creator != NULL && creator->stores >= STORES_OF_CLIENT_MAX)
+        st = error_set(e, REASON_LIMIT, "this client has created %d stores; delete one", STORES_OF_CLIENT_MAX);
     if (st == STATUS_OK && wanted->mode == MODE_SYNC && wanted->num_workers == 0 && !wanted->elastic)
         st = error_set(e, REASON_BAD_ARGUMENT, "/num_workers: a %s store needs the number of workers of its first "
                        "round, or elastic = true", wanted->type);
+    if (st == STATUS_OK && c->next_store == 0)
+        st = error_set(e, REASON_LIMIT, "the daemon has no more numbers for stores; restart it");
     if (st != STATUS_OK) return st;
     s = mem_zero(sizeof *s);
     if (s == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a store");
     s->core = c;
     s->id = c->next_store;
     s->options = *wanted;
+    options_fill(&s->options, &c->limits.standards);
     list_init(&s->rounds);
     list_init(&s->init_waiters);
     st = store_fill(s, name, e);
@@ -88,6 +95,8 @@ enum status store_new(struct core *c, struct bytes name, const struct store_opti
         goto out;
     }
     c->next_store++;
+    s->creator = share_hold(creator);
+    if (creator != NULL) creator->stores++;
     *out = s;
     s = NULL; /* the core's now */
 out:
@@ -116,6 +125,7 @@ static void forget_workers(struct store *s)
     }
     s->worker_count = 0;
     s->members = s->dead = s->joined = 0;
+    s->lowest_known = false;
 }
 
 void store_delete(struct store *s)
@@ -126,6 +136,7 @@ void store_delete(struct store *s)
     error_set(&e, REASON_NO_STORE, "store '%s' was deleted", s->name);
     map_remove(c->stores, bytes_text(s->name));
     map_remove_u64(c->stores_by_id, s->id);
+    if (s->creator != NULL) s->creator->stores--;
     s->deleted = true;
     for (size_t i = 0; i < s->slot_count; i++)
         if (s->by_slot[i] != NULL && store_key_delete(s, s->by_slot[i], true, NULL) != STATUS_OK) break;
@@ -136,6 +147,17 @@ void store_delete(struct store *s)
     forget_workers(s);
     core_settle(c);
     store_free(s);
+}
+
+void store_reset(struct store *s)
+{
+    for (size_t i = 0; i < s->slot_count; i++)
+        if (s->by_slot[i] != NULL && store_key_delete(s, s->by_slot[i], true, NULL) != STATUS_OK) break;
+    s->kind = KEYS_UNDECIDED;
+    updater_drop(s->updater);
+    s->updater = NULL;
+    s->first_pusher = 0;
+    s->assign_warned = false;
 }
 
 /* ---- keys ------------------------------------------------------------------------------------------------------- */
@@ -205,7 +227,7 @@ enum status store_key_add(struct store *s, struct key *k, struct error *e)
     }
     s->by_slot[k->slot] = k;
     s->kind = k->name.is_text ? KEYS_STR : KEYS_INT;
-    waits_check(&s->init_waiters);
+    waits_check_init(&s->init_waiters, k);
     return STATUS_OK;
 }
 
@@ -245,13 +267,51 @@ static struct worker *worker_by_id(const struct store *s, const struct wire_id *
     return NULL;
 }
 
-static bool rank_is_taken(const struct store *s, uint32_t rank)
+/* The lowest that nobody present has, `wish` if that is free. */
+static uint32_t free_rank(const struct store *s, uint32_t wish)
 {
+    uint64_t taken[WORKERS_MAX / 64 + 1] = {0};
+    uint32_t rank = 0;
+
     for (size_t i = 0; i < s->worker_count; i++) {
         const struct worker *w = s->workers[i];
-        if (w != NULL && w->rank == rank && w->state != WORKER_LEFT) return true;
+        if (w != NULL && w->state != WORKER_LEFT) taken[w->rank / 64] |= (uint64_t)1 << (w->rank % 64);
     }
+    if (!bits_get(taken, WORKERS_MAX / 64 + 1, wish)) return wish;
+    while (bits_get(taken, WORKERS_MAX / 64 + 1, rank)) rank++;
+    return rank;
+}
+
+static bool is_marked(const struct store *s, uint32_t slot)
+{
+    size_t at = 0;
+
+    LIST_EACH(struct round, r, node, &s->rounds)
+        if (bits_get(r->bits, r->words, slot)) return true;
+    for (const struct barrier *b; (b = map_next(s->barriers, &at)) != NULL;)
+        if (bits_get(b->bits, b->words, slot)) return true;
     return false;
+}
+
+/* The slot of one who has left and of whom nothing speaks any more: else joining and leaving again and again would use
+ * them all up. WORKERS_MAX: none. */
+static size_t slot_of_the_gone(struct store *s)
+{
+    unsigned looks = 64; /* each goes through all rounds */
+
+    if (s->rounds_closing > 0) return WORKERS_MAX;
+    for (size_t i = 0; i < s->worker_count && looks > 0; i++) {
+        struct worker *w = s->workers[i];
+        if (w == NULL) return i;
+        if (w->state != WORKER_LEFT || w->holds > 1) continue;
+        looks--;
+        if (is_marked(s, w->slot)) continue;
+        s->workers[i] = NULL;
+        w->store = NULL;
+        worker_drop(w);
+        return i;
+    }
+    return WORKERS_MAX;
 }
 
 static enum status worker_add(struct store *s, const struct wire_id *id, struct bytes name, struct worker **out,
@@ -259,14 +319,14 @@ static enum status worker_add(struct store *s, const struct wire_id *id, struct 
 {
     struct worker *w = NULL;
     char standard[32];
-    uint32_t rank = 0;
 
-    if (s->worker_count >= WORKERS_MAX)
-        return error_set(e, REASON_LIMIT, "a job of a store has at most %d workers, those that left included",
-                         WORKERS_MAX);
-    enum status st = mem_grow((void **)&s->workers, &s->worker_capacity, s->worker_count + 1, sizeof *s->workers, e);
+    size_t slot = s->worker_count >= WORKERS_MAX ? slot_of_the_gone(s) : s->worker_count;
+    if (slot >= WORKERS_MAX)
+        return error_retry(e, REASON_LIMIT, RETRY_MS, "a job of a store has at most %d workers, those that have left a "
+                           "short time ago included", WORKERS_MAX);
+    enum status st = mem_grow((void **)&s->workers, &s->worker_capacity, slot + 1, sizeof *s->workers, e);
     if (st != STATUS_OK) return st;
-    while (rank_is_taken(s, rank)) rank++;
+    uint32_t rank = free_rank(s, 0);
     snprintf(standard, sizeof standard, "w%u", rank);
     if (name.size == 0) name = bytes_text(standard);
     w = mem_zero(sizeof *w);
@@ -276,10 +336,11 @@ static enum status worker_add(struct store *s, const struct wire_id *id, struct 
         mem_free(text);
         return error_set(e, REASON_NO_MEMORY, "no memory for a worker");
     }
-    *w = (struct worker){.store = s, .slot = (uint32_t)s->worker_count, .rank = rank, .id = *id, .name = text,
+    *w = (struct worker){.store = s, .slot = (uint32_t)slot, .rank = rank, .id = *id, .name = text,
                          .state = WORKER_LEFT, .holds = 1};
     list_init(&w->stagings);
-    s->workers[s->worker_count++] = w;
+    s->workers[slot] = w;
+    if (slot == s->worker_count) s->worker_count++;
     *out = w;
     return STATUS_OK;
 }
@@ -318,7 +379,10 @@ static void become_member(struct store *s, struct worker *w)
 {
     if (w->state == WORKER_MEMBER) return;
     if (w->state == WORKER_DEAD) s->dead--;
+    else w->rank = free_rank(s, w->rank); /* while it was gone another may have come to its place */
     w->state = WORKER_MEMBER;
+    s->lowest_known = false;
+    s->silent_ms = 0;
     s->members++;
     w->stamp = s->started ? s->core->next_stamp++ : 0;
     rounds_joined(s, w);
@@ -360,7 +424,9 @@ void store_leave(struct store *s, struct worker *w)
     bool was_member = w->state == WORKER_MEMBER;
     if (w->state == WORKER_DEAD) s->dead--;
     w->state = WORKER_LEFT;
+    s->lowest_known = false;
     drop_stagings(w);
+    barriers_left(s, w);
     if (was_member) {
         s->members--;
         rounds_left(s, w, NULL);
@@ -379,6 +445,7 @@ void store_worker_dies(struct store *s, struct worker *w)
               s->name, (double)(s->core->now_ms - w->seen_ms) / 1000.0);
     log_warn("store", "%s", e.text);
     w->state = WORKER_DEAD;
+    s->lowest_known = false;
     s->members--;
     s->dead++;
     drop_stagings(w);
@@ -391,15 +458,16 @@ void store_worker_dies(struct store *s, struct worker *w)
 
 void store_dismiss(struct store *s, struct worker *w) { store_leave(s, w); }
 
-struct worker *store_lowest(const struct store *s)
+struct worker *store_lowest(struct store *s)
 {
-    struct worker *lowest = NULL;
-
+    if (s->lowest_known) return s->lowest; /* Waits ask it once a key */
+    s->lowest = NULL;
     for (size_t i = 0; i < s->worker_count; i++) {
         struct worker *w = s->workers[i];
-        if (w != NULL && w->state == WORKER_MEMBER && (lowest == NULL || w->rank < lowest->rank)) lowest = w;
+        if (w != NULL && w->state == WORKER_MEMBER && (s->lowest == NULL || w->rank < s->lowest->rank)) s->lowest = w;
     }
-    return lowest;
+    s->lowest_known = true;
+    return s->lowest;
 }
 
 uint32_t store_num_workers(const struct store *s)
@@ -444,6 +512,12 @@ static enum status dead_blocks(const struct store *s, struct error *e)
     return STATUS_OK;
 }
 
+/* Its round has ended. A younger one may end before an older one does, when somebody died between his two pushes. */
+static bool is_late(const struct key *k, uint64_t step)
+{
+    return step <= k->closed_step && round_find(k, step) == NULL;
+}
+
 /* May a push of `step` open a round now? */
 static enum status may_open(const struct store *s, const struct key *k, uint64_t step, struct error *e)
 {
@@ -464,8 +538,9 @@ static enum status may_open(const struct store *s, const struct key *k, uint64_t
 enum status store_push_check(struct store *s, struct key *k, struct worker *w, uint64_t step, bool *repeat,
                              bool *late, struct error *e)
 {
+    /* Told, be it in a refusal: bytes of two steps must not be on their way side by side. */
+    uint64_t next = worker_tell_step(w, k);
     const struct progress *p = worker_seen(w, k);
-    uint64_t next = worker_next_step(w, k);
     char name[KEY_PRINT_SIZE];
 
     *late = false;
@@ -477,9 +552,8 @@ enum status store_push_check(struct store *s, struct key *k, struct worker *w, u
     if (s->options.mode == MODE_ASYNC && s->updater == NULL && s->options.async_default == ASYNC_ERROR)
         return error_set(e, REASON_UPDATER_NEEDED, "store '%s': an updater needs to be set for async mode", s->name);
     if (s->options.mode != MODE_SYNC) return STATUS_OK;
-    *late = step <= k->closed_step;
-    if (*late) return STATUS_OK;
-    return round_find(k, step) != NULL ? STATUS_OK : may_open(s, k, step, e);
+    *late = is_late(k, step);
+    return *late || round_find(k, step) != NULL ? STATUS_OK : may_open(s, k, step, e);
 }
 
 struct push {
@@ -491,13 +565,8 @@ struct push {
 static void push_done(struct update *u, const struct error *e)
 {
     struct push *p = CONTAINER_OF(u, struct push, update);
-    struct progress *at = worker_progress(p->worker, u->key, NULL);
 
-    if (e != NULL) worker_note(p->worker, u->key->id, p->step, e);
-    if (at != NULL && p->step > at->applied) {
-        at->applied = p->step;
-        at->applied_version = key_version(u->key);
-    }
+    worker_applied(p->worker, u->key, p->step, key_version(u->key), e);
     worker_drop(p->worker);
     key_drop(u->key);
     mem_free(p);
@@ -513,7 +582,9 @@ static enum status apply_alone(struct staging *st, struct error *e)
     }
     p->worker = worker_hold(st->worker);
     p->step = st->tag;
+    const struct progress *seen = worker_seen(st->worker, st->key);
     p->update = (struct update){.kind = UPDATE_PUSH, .key = key_hold(st->key), .last = st, .contributors = 1,
+                                .based_on = seen != NULL ? seen->pulled : 0,
                                 .updater = updater_hold(store_updater(st->key->store)), .done = push_done};
     key_update(&p->update);
     return STATUS_OK;
@@ -544,7 +615,7 @@ static enum status record_late(struct staging *st, struct error *e)
     }
     error_set(&why, REASON_PUSH_LATE, "push %" PRIu64 " of %s came after its round had ended; it was dropped",
               st->tag, key_name_print(&k->name, name));
-    worker_note(st->worker, k->id, st->tag, &why);
+    worker_applied(st->worker, k, st->tag, key_version(k), &why);
     staging_free(st);
     return STATUS_OK;
 }
@@ -555,25 +626,28 @@ enum status store_push_record(struct staging *st, struct error *e)
     struct store *s = k->store;
     struct worker *w = worker_hold(st->worker);
     uint64_t step = st->tag;
-    bool late = s->options.mode == MODE_SYNC && step <= k->closed_step;
+    bool sync = s->options.mode == MODE_SYNC, late = sync && is_late(k, step);
     struct progress *p = worker_progress(w, k, e);
-    enum status status = p != NULL ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED;
+    enum status status = p != NULL ? STATUS_OK : e->status;
 
+    /* Since it was let in, while its bytes came, others may have opened rounds. */
+    if (status == STATUS_OK && step <= p->recorded)
+        status = error_set(e, REASON_STEP_ORDER, "push %" PRIu64 " is whole after push %" PRIu64 " has been recorded", step,
+                           p->recorded);
+    if (status == STATUS_OK && sync && !late && round_find(k, step) == NULL) status = may_open(s, k, step, e);
     if (status != STATUS_OK) {
         staging_free(st);
         goto out;
     }
     /* Recorded first: the update may run at once, and then looks here. */
     struct progress before = *p;
-    p->recorded = step;
-    p->next = step + 1;
-    if (late && s->options.on_late != ON_LATE_APPLY) p->applied = step;
+    worker_recorded(p, step);
     warn_of_assign(s, w);
     if (late) status = record_late(st, e);
-    else if (s->options.mode == MODE_SYNC) status = round_contribute(k, w, step, st, e);
+    else if (sync) status = round_contribute(k, w, step, st, e);
     else status = apply_alone(st, e);
     p = worker_progress(w, k, NULL);
-    if (status != STATUS_OK && p != NULL) *p = before;
+    if (status != STATUS_OK && p != NULL) worker_unrecorded(p, &before);
     if (status != STATUS_OK) goto out;
     k->pushes++;
     k->core->counters.pushes_recorded++;
@@ -585,11 +659,12 @@ out:
 
 /* ---- updater ---------------------------------------------------------------------------------------------------- */
 
-enum status store_set_updater(struct store *s, struct updater *u, bool *changed, uint64_t *version, struct error *e)
+enum status store_check_updater(const struct store *s, const struct updater *u, enum updater_states how,
+                                bool *changed, uint64_t *version, struct error *e)
 {
     uint64_t newest = 0;
 
-    *changed = s->updater == NULL || !updater_equal(s->updater, u);
+    *changed = s->updater == NULL || how == STATES_RESET || !updater_equal(s->updater, u);
     for (size_t i = 0; i < s->slot_count; i++) {
         const struct key *k = s->by_slot[i];
         char name[KEY_PRINT_SIZE];
@@ -600,7 +675,16 @@ enum status store_set_updater(struct store *s, struct updater *u, bool *changed,
         if (key_version(k) > newest) newest = key_version(k);
     }
     *version = newest + 1;
-    if (!*changed) return STATUS_OK;
+    return STATUS_OK;
+}
+
+enum status store_set_updater(struct store *s, struct updater *u, enum updater_states how, bool *changed,
+                              uint64_t *version, struct error *e)
+{
+    enum status st = store_check_updater(s, u, how, changed, version, e);
+
+    if (st != STATUS_OK || !*changed) return st;
+    updater_follow(u, s->updater, how);
     updater_drop(s->updater);
     s->updater = updater_hold(u);
     return STATUS_OK;
@@ -642,6 +726,26 @@ void barriers_check(struct store *s)
     }
 }
 
+static bool barrier_has_members(const struct store *s, const struct barrier *b)
+{
+    for (size_t i = 0; i < s->worker_count; i++) {
+        const struct worker *w = s->workers[i];
+        if (w != NULL && w->state != WORKER_LEFT && bits_get(b->bits, b->words, w->slot)) return true;
+    }
+    return false;
+}
+
+void barriers_left(struct store *s, const struct worker *w)
+{
+    size_t at = 0;
+
+    for (struct barrier *b; (b = map_next(s->barriers, &at)) != NULL;) {
+        if (!bits_get(b->bits, b->words, w->slot) || barrier_has_members(s, b)) continue;
+        barrier_end(s, b);
+        at = 0; /* the map has changed */
+    }
+}
+
 void barriers_fail(struct store *s, const struct error *why)
 {
     size_t at = 0;
@@ -677,6 +781,9 @@ void barrier_missing(const struct store *s, const struct barrier *b, struct buf 
 
 static enum status barrier_open(struct store *s, struct bytes name, struct barrier **out, struct error *e)
 {
+    if (map_count(s->barriers) >= BARRIERS_MAX)
+        return error_set(e, REASON_LIMIT, "somebody waits at %d barriers of store '%s'; all members have to come to them "
+                         "first", BARRIERS_MAX, s->name);
     struct barrier *b = mem_zero(sizeof *b);
     char *text = mem_text(name.at, name.size);
     enum status st = b != NULL && text != NULL ? map_put(s->barriers, name, b, e)
@@ -695,6 +802,16 @@ static enum status barrier_open(struct store *s, struct bytes name, struct barri
     return STATUS_OK;
 }
 
+static unsigned barriers_of(const struct store *s, const struct worker *w)
+{
+    unsigned count = 0;
+    size_t at = 0;
+
+    for (const struct barrier *b; (b = map_next(s->barriers, &at)) != NULL;)
+        count += bits_get(b->bits, b->words, w->slot);
+    return count;
+}
+
 enum status store_barrier(struct store *s, struct worker *w, struct bytes name, uint64_t *ticket, struct error *e)
 {
     struct barrier *b = map_find(s->barriers, name);
@@ -703,6 +820,9 @@ enum status store_barrier(struct store *s, struct worker *w, struct bytes name, 
     if (st != STATUS_OK) return st;
     if (name.size > BARRIER_NAME_SIZE_MAX || !bytes_is_utf8(name))
         return error_set(e, REASON_BAD_ARGUMENT, "a barrier's name is UTF-8 of at most %d bytes", BARRIER_NAME_SIZE_MAX);
+    if (b == NULL && barriers_of(s, w) >= BARRIERS_OF_WORKER_MAX)
+        return error_set(e, REASON_LIMIT, "this worker waits at %d barriers of store '%s' already", BARRIERS_OF_WORKER_MAX,
+                         s->name);
     if (b == NULL) {
         st = barrier_open(s, name, &b, e);
         if (st != STATUS_OK) return st;
@@ -719,12 +839,16 @@ uint64_t store_tick(struct store *s, uint64_t now_ms)
 {
     uint64_t next = rounds_tick(s, now_ms);
 
-    for (size_t i = 0; i < s->worker_count; i++) {
-        struct worker *w = s->workers[i];
-        if (w == NULL || w->state != WORKER_MEMBER) continue;
-        uint64_t due = w->seen_ms + s->options.worker_timeout;
-        if (now_ms >= due) store_worker_dies(s, w);
-        else if (due < next) next = due;
+    /* Signs of life only put deaths off, so until then there is none to look for. */
+    if (now_ms >= s->silent_ms) {
+        s->silent_ms = UINT64_MAX;
+        for (size_t i = 0; i < s->worker_count; i++) {
+            struct worker *w = s->workers[i];
+            if (w == NULL || w->state != WORKER_MEMBER) continue;
+            uint64_t due = w->seen_ms + s->options.worker_timeout;
+            if (now_ms >= due) store_worker_dies(s, w);
+            else if (due < s->silent_ms) s->silent_ms = due;
+        }
     }
-    return next;
+    return next < s->silent_ms ? next : s->silent_ms;
 }

@@ -24,6 +24,7 @@ struct store {
     struct core *core;
     uint32_t id;
     char *name;
+    struct share *creator;           /* held; NULL: nobody's */
     struct store_options options;
     enum key_kind kind;
     struct map *keys;                /* by name; 8 bytes little-endian for integers */
@@ -35,6 +36,7 @@ struct store {
 
     struct updater *updater;         /* held; NULL: none was set */
     struct updater *assign, *add;    /* held; what "none" means */
+    uint64_t num_update;             /* the largest update counter that any of its keys had */
     uint64_t first_pusher;           /* slot + 1 of the first worker that pushed without updater (async) */
     bool assign_warned;
 
@@ -46,18 +48,24 @@ struct store {
     size_t worker_count, worker_capacity;
     uint32_t members;
     uint32_t dead;
+    struct worker *lowest;           /* the present one of lowest rank; NULL: none, or not known: lowest_known */
+    bool lowest_known;
+    uint64_t silent_ms;              /* before this time none can be found dead */
 
     struct list rounds;              /* open, in the order of opening */
+    uint32_t rounds_closing;         /* whose update is lined up; their bits still speak of workers */
     struct list init_waiters;        /* conditions */
     struct map *barriers;            /* by name */
     bool deleted;
 };
 
-/* BAD_ARGUMENT for a bad name, LIMIT. `wanted` as options_parse gave it. */
-enum status store_new(struct core *c, struct bytes name, const struct store_options *wanted, struct store **out,
-                      struct error *e) MUST_CHECK;
+/* BAD_ARGUMENT for a bad name, LIMIT. `wanted` as options_parse gave it. creator: on whom it counts; NULL: nobody. */
+enum status store_new(struct core *c, struct bytes name, const struct store_options *wanted, struct share *creator,
+                      struct store **out, struct error *e) MUST_CHECK;
 /* Fails what is open, frees all. */
 void store_delete(struct store *s);
+/* Drops all keys, the updater and the choice of key type; rounds that are open fail, told. Options and workers stay. */
+void store_reset(struct store *s);
 struct store *store_find(const struct core *c, struct bytes name);
 struct store *store_at(const struct core *c, uint32_t id);
 
@@ -84,7 +92,7 @@ void store_worker_dies(struct store *s, struct worker *w);
 /* A dead worker is no longer waited for. */
 void store_dismiss(struct store *s, struct worker *w);
 /* The present member with the lowest rank; NULL: none. */
-struct worker *store_lowest(const struct store *s);
+struct worker *store_lowest(struct store *s);
 /* What num_workers tells: the members, or until the job has started what was asked for. */
 uint32_t store_num_workers(const struct store *s);
 /* "2 of 4 workers have not joined; there are: ..." */
@@ -97,15 +105,21 @@ enum status store_push_check(struct store *s, struct key *k, struct worker *w, u
                              bool *late, struct error *e) MUST_CHECK;
 /* A push is whole: records it. Takes the staging. */
 enum status store_push_record(struct staging *st, struct error *e) MUST_CHECK;
-/* Answers whether anything changed and the first version number under it. doc is held on success. */
-enum status store_set_updater(struct store *s, struct updater *u, bool *changed, uint64_t *version,
-                              struct error *e) MUST_CHECK;
+/* Answers whether anything changed and the first version number under it. u, which no store has yet, is held on success.
+ * An updater equal to the present one changes nothing, unless a reset is asked for. */
+enum status store_set_updater(struct store *s, struct updater *u, enum updater_states how, bool *changed,
+                              uint64_t *version, struct error *e) MUST_CHECK;
+/* What store_set_updater would answer; changes nothing. */
+enum status store_check_updater(const struct store *s, const struct updater *u, enum updater_states how,
+                                bool *changed, uint64_t *version, struct error *e) MUST_CHECK;
 struct updater *store_updater(const struct store *s);        /* never NULL: what the next push is under */
 
 /* Arrives at a barrier. */
 enum status store_barrier(struct store *s, struct worker *w, struct bytes name, uint64_t *ticket,
                           struct error *e) MUST_CHECK;
 void barriers_check(struct store *s);
+/* w goes: barriers that nobody else has come to are over. */
+void barriers_left(struct store *s, const struct worker *w);
 void barriers_fail(struct store *s, const struct error *why);
 void barrier_missing(const struct store *s, const struct barrier *b, struct buf *out);
 

@@ -21,6 +21,7 @@ struct transport_server {
     void (*peer_gone)(struct peer *p);
     enum placement (*place)(struct peer *p, const struct incoming *in, void **at);
     void (*frame)(struct peer *p, const struct incoming *in);
+    void (*refused)(struct server *s, enum reason why, uint64_t count);  /* connections; may be NULL */
 };
 
 struct transport_config {
@@ -30,6 +31,7 @@ struct transport_config {
     struct mailbox *mailbox;     /* lent; the core's (nanomsg only) */
     uint64_t (*now_ms)(void);
     unsigned connections_max;    /* 0: CONNECTIONS_MAX */
+    unsigned address_max;        /* of them, from one address; 0: a quarter, if the line above was 0 too */
 };
 
 /* Opens `url`: tcp://HOST:PORT (port 0: any free one), ipc:///PATH; sp knows unix:///PATH as the same as ipc. */

@@ -9,12 +9,38 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum {
+    DESCRIPTORS_OF_DAEMON = 28,      /* what it opens besides connections */
+    ADDRESS_ALONE = 64               /* connections that one address may have though they are more than a quarter */
+};
+
 /* ---- the doors' common face ----------------------------------------------------------------------------------- */
 
-static const struct transport_server server_calls = {server_peer_new, server_peer_gone, server_place, server_frame};
+static const struct transport_server server_calls = {server_peer_new, server_peer_gone, server_place, server_frame,
+                                                    server_count_refused};
+
+/* A door's share of the process's descriptors; HTTP takes as little as an eighth. When they run out, libnanomsg's thread
+ * spins. */
+static unsigned within_descriptors(unsigned wanted)
+{
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur <= DESCRIPTORS_OF_DAEMON ||
+        (files.rlim_cur - DESCRIPTORS_OF_DAEMON) / 3 >= wanted)
+        return wanted;
+    return (unsigned)(files.rlim_cur - DESCRIPTORS_OF_DAEMON) / 3;
+}
+
+/* A quarter, so that none can take them all; but one machine may be all there is. */
+static unsigned of_one_address(const struct transport_config *given, unsigned max)
+{
+    if (given->connections_max != 0 || max < ADDRESS_ALONE) return max;
+    return max / 4 > ADDRESS_ALONE ? max / 4 : ADDRESS_ALONE;
+}
 
 void transport_init(struct transport *t, const struct transport_ops *ops, const struct transport_config *config)
 {
@@ -22,6 +48,14 @@ void transport_init(struct transport *t, const struct transport_ops *ops, const 
     t->config = *config;
     if (t->config.calls == NULL) t->config.calls = &server_calls;
     if (t->config.connections_max == 0) t->config.connections_max = CONNECTIONS_MAX;
+    t->config.connections_max = within_descriptors(t->config.connections_max);
+    if (t->config.address_max == 0) t->config.address_max = of_one_address(config, t->config.connections_max);
+}
+
+void transport_count_refused(struct transport *t, enum reason why, uint64_t count)
+{
+    t->refused += count;
+    if (count > 0 && t->config.calls->refused != NULL) t->config.calls->refused(t->config.server, why, count);
 }
 
 const char *transport_url(const struct transport *t) { return t->url; }
@@ -35,6 +69,15 @@ bool transport_idle(const struct transport *t) { return t->ops->idle(t); }
 void transport_close(struct transport *t)
 {
     if (t != NULL) t->ops->close(t);
+}
+
+/* ---- deadlines ------------------------------------------------------------------------------------------------ */
+
+bool motion_stands(struct motion *m, bool busy, uint64_t bytes, uint64_t now_ms)
+{
+    if (!busy || !m->busy || (bytes > m->bytes && bytes - m->bytes >= PROGRESS_SIZE_MIN))
+        *m = (struct motion){.busy = busy, .since_ms = now_ms, .bytes = bytes};
+    return now_ms - m->since_ms >= PROGRESS_MS;
 }
 
 /* ---- addresses ------------------------------------------------------------------------------------------------ */

@@ -48,6 +48,23 @@ char *address_url(const struct address *a);
 void address_of_peer(int fd, const struct sockaddr_storage *from, char out[TEXT_ADDRESS_SIZE]);
 
 /* Sets the fields above; what config leaves open gets its default. */
+/* Of a host that is gone with bytes on their way to it (TCP_USER_TIMEOUT). Long, because the kernel sees no motion in a
+ * reader whose window is smaller than a segment; our own deadlines see it. */
+enum { HOST_GONE_MS = 10 * PROGRESS_MS };
+
+/* Bytes of one direction of a connection, as deadlines see them. */
+struct motion {
+    bool busy;                   /* there was something to move when it was last looked at */
+    uint64_t since_ms;           /* when it last moved by enough, and the bytes then */
+    uint64_t bytes;
+};
+
+/* Has nothing moved for PROGRESS_MS although there is something to move? Fewer bytes than PROGRESS_SIZE_MIN do not
+ * count: what a peer begins it has to go on with. */
+bool motion_stands(struct motion *m, bool busy, uint64_t bytes, uint64_t now_ms);
+
+/* So many connections were refused or ended for this fault of the peer. */
+void transport_count_refused(struct transport *t, enum reason why, uint64_t count);
 void transport_init(struct transport *t, const struct transport_ops *ops, const struct transport_config *config);
 
 #endif

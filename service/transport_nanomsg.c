@@ -44,6 +44,7 @@ enum {
     REQUESTS = 64,               /* received and not yet handled, at most FRAME_SIZE_MAX each */
     ROUTE_SIZE_MAX = 4 + 4 * 16, /* connection key and hops; libnanomsg itself drops what has more than NN_MAXTTL */
     PEER_IDLE_MS = 900000,       /* a person's client may be silent for long; workers send heartbeats */
+    SWEEP_MS = 1000,
     FLUSH_MS = 100,              /* libnanomsg tells not when an answer is out; it is given so long before a close */
     PORT_TRIES = 16,
     PAUSE_MS = 100               /* after a failure of nn_recvmsg that should not be */
@@ -82,6 +83,8 @@ struct door {
     struct map *peers;           /* by route */
     struct list by_use;          /* peers, longest silent first */
     uint64_t answered_ms;
+    uint64_t sweep_ms;           /* when connections are next looked through */
+    struct accept_refusals told; /* of the cap, counted already */
 };
 
 struct remote {
@@ -308,7 +311,7 @@ static void refuse(struct request *r, const struct incoming *in, const struct er
         (void)send_frame(r->door, r->route, r->route_size, &o);
     buf_fini(&encoded);
     buf_fini(&o.head);
-    r->door->base.refused++;
+    transport_count_refused(&r->door->base, e->reason, 1);
     log_debug("door", "%s: a request is refused: %s", r->door->base.url, e->text);
 }
 
@@ -422,15 +425,34 @@ static void request_open(struct mail *m)
 
 /* ---- deadlines, drain, end ------------------------------------------------------------------------------------ */
 
+/* What the library does not do: it keeps a connection that says nothing, stops half way, or does not read, for ever. */
+static void sweep(struct door *d, uint64_t now_ms)
+{
+    struct accept_refusals now;
+
+    accept_cap_sweep(d->cap, now_ms);
+    now = accept_cap_refusals(d->cap);
+    transport_count_refused(&d->base, REASON_LIMIT, now.limit - d->told.limit);
+    transport_count_refused(&d->base, REASON_DEADLINE, now.deadline - d->told.deadline);
+    d->told = now;
+}
+
 static uint64_t door_tick(struct transport *t, uint64_t now_ms)
 {
     struct door *d = door_of(t);
+    uint64_t next = UINT64_MAX;
 
+    if (d->cap >= 0 && now_ms >= d->sweep_ms) {
+        sweep(d, now_ms);
+        d->sweep_ms = now_ms + SWEEP_MS;
+    }
+    if (d->cap >= 0 && accept_cap_connections(d->cap) > 0) next = d->sweep_ms;
     LIST_EACH(struct remote, p, node, &d->by_use) {
-        if (p->used_ms + PEER_IDLE_MS > now_ms) return p->used_ms + PEER_IDLE_MS;
+        uint64_t due = p->used_ms + PEER_IDLE_MS;
+        if (due > now_ms) return due < next ? due : next;
         if (p->waiting == 0) remote_free(p);
     }
-    return list_empty(&d->by_use) ? UINT64_MAX : now_ms + WAIT_MAX_MS;
+    return list_empty(&d->by_use) || next < now_ms + WAIT_MAX_MS ? next : now_ms + WAIT_MAX_MS;
 }
 
 static void door_drain(struct transport *t) { receiver_stop(door_of(t)); }
@@ -454,7 +476,10 @@ static unsigned door_connections(const struct transport *t)
 
 static uint64_t door_refused(const struct transport *t)
 {
-    return t->refused + accept_cap_refused(CONTAINER_OF(t, struct door, base)->cap);
+    const struct door *d = CONTAINER_OF(t, struct door, base);
+    struct accept_refusals now = accept_cap_refusals(d->cap);
+
+    return t->refused + (now.limit - d->told.limit) + (now.deadline - d->told.deadline);
 }
 
 static void door_close(struct transport *t)
@@ -552,13 +577,15 @@ static enum status bind_ipc(struct door *d, struct error *e)
     return STATUS_OK;
 }
 
-/* Half of the process's descriptors at most: when they run out, libnanomsg's thread spins. */
-static unsigned connections_max(unsigned wanted)
+/* Where address space is limited, as many as can all have begun a message in half of it: when memory runs out,
+ * libnanomsg aborts. */
+static unsigned within_space(unsigned wanted)
 {
-    struct rlimit files;
+    struct rlimit space;
 
-    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur / 2 >= wanted) return wanted;
-    return (unsigned)(files.rlim_cur / 2);
+    if (getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY) return wanted;
+    uint64_t most = space.rlim_cur / 2 / FRAME_SIZE_MAX;
+    return most == 0 ? 1 : most < wanted ? (unsigned)most : wanted;
 }
 
 /* Signals are the main thread's: none may end up in the receiver or in libnanomsg's thread, which starts here. */
@@ -572,7 +599,7 @@ static enum status door_start(struct door *d, struct error *e)
     s = socket_new(d, e);
     if (s == STATUS_OK) s = d->address.ipc ? bind_ipc(d, e) : bind_tcp(d, e);
     if (s == STATUS_OK) {
-        d->cap = accept_cap_open(&d->address, d->base.config.connections_max);
+        s = accept_cap_open(&d->address, d->base.config.connections_max, d->base.config.address_max, &d->cap, e);
         d->base.port = d->address.port;
         d->base.url = address_url(&d->address);
         if (d->base.url == NULL) s = error_set(e, REASON_NO_MEMORY, "no memory for a door's address");
@@ -595,7 +622,7 @@ static struct door *door_new(const struct transport_config *config, struct error
     d->peers = map_new(seed);
     if (d->peers == NULL) goto failed;
     transport_init(&d->base, &door_ops, config);
-    d->base.config.connections_max = connections_max(d->base.config.connections_max);
+    d->base.config.connections_max = within_space(d->base.config.connections_max);
     d->socket = d->cap = d->stop_fd = -1;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->freed, NULL);

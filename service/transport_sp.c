@@ -3,7 +3,7 @@
  * Reading a connection leads into the server, and the server answers, detaches and discards on any connection from
  * there. None of these calls writes or ends a connection: it puts that off to the loop's tasks, so no connection goes
  * away, and no frame is done, under the server's feet. */
-#include "service/transport_common.h"
+#include "service/transport_origin.h"
 
 #include "service/base/log.h"
 #include "service/base/mem.h"
@@ -11,10 +11,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum {
@@ -35,6 +37,7 @@ struct door {
     int reserve;                 /* a descriptor given up for refusing a connection when there are no others; or -1 */
     struct list conns;
     unsigned count;              /* of them */
+    struct origins origins;
     uint64_t scan_ms;
     uint64_t trim_ms;
 };
@@ -46,9 +49,12 @@ struct conn {
     struct door *door;
     struct sp_conn *sp;          /* NULL while the connection ends */
     struct peer *peer;
+    struct origin *origin;
     bool paused;                 /* its queue is full; nothing is read until it is half empty */
-    uint64_t moved_ms;           /* since when progress is what it is */
-    uint64_t progress;
+    unsigned malformed;          /* frames in a row that were none */
+    bool spoken;                 /* a frame has come */
+    uint64_t began_ms;
+    struct motion in, out;
     char address[TEXT_ADDRESS_SIZE];
 };
 
@@ -74,6 +80,7 @@ static void conn_free(struct conn *c)
         sp_free(sp);
     }
     c->door->base.config.calls->peer_gone(c->peer);
+    origin_leave(&c->door->origins, c->origin);
     list_remove(&c->task.node);
     list_remove(&c->node);
     c->door->count--;
@@ -84,8 +91,9 @@ static void conn_free(struct conn *c)
 /* The first fault at a door is worth a line, as it may tell of a port scanner or a wrong address; a flood is not. */
 static void count_fault(struct door *d, const char *address, const struct error *e)
 {
-    log_write(d->base.refused++ == 0 ? LOG_INFO : LOG_DEBUG, "door", "%s: %s is refused: %s", d->base.url, address,
+    log_write(d->base.refused == 0 ? LOG_INFO : LOG_DEBUG, "door", "%s: %s is refused: %s", d->base.url, address,
               e->text);
+    transport_count_refused(&d->base, e->reason, 1);
 }
 
 static void conn_end(struct conn *c, const struct error *e)
@@ -123,6 +131,8 @@ static void conn_turn(struct conn *c, bool readable)
     list_remove(&c->task.node);
     if ((readable || sp_wants_read(c->sp)) && !c->paused && !c->door->draining) s = sp_read(c->sp, READ_TURN, &e);
     if (s == STATUS_OK && sp_wants_write(c->sp)) s = sp_write(c->sp, &e);
+    if (s == STATUS_OK && c->malformed >= MALFORMED_MAX)
+        s = error_set(&e, REASON_MALFORMED, "the last %u frames were none", c->malformed);
     if (s != STATUS_OK) {
         conn_end(c, &e);
         return;
@@ -155,9 +165,14 @@ static enum placement conn_place(void *ctx, const struct incoming *in, void **at
     return c->door->base.config.calls->place(c->peer, in, at);
 }
 
+/* Who only sends what is none costs an answer each time; it can have that for a while. */
 static void conn_frame(void *ctx, const struct incoming *in)
 {
     struct conn *c = ctx;
+
+    c->spoken = true;
+    if (in->status == STATUS_OK) c->malformed = 0;
+    else if (in->error->reason != REASON_NO_MEMORY && in->error->reason != REASON_IN_FLIGHT) c->malformed++;
     c->door->base.config.calls->frame(c->peer, in);
 }
 
@@ -189,9 +204,15 @@ static void conn_discard(void *link)
     if (c->sp != NULL) sp_discard(c->sp);
 }
 
+static void conn_bound(void *link, size_t frame_max)
+{
+    struct conn *c = link;
+    if (c->sp != NULL) sp_set_soft_max(c->sp, frame_max);
+}
+
 static const struct sp_handler conn_handler = {conn_place, conn_frame};
 static const struct peer_ops conn_ops = {
-    .door = "sp", .answer = conn_answer, .detach = conn_detach, .discard = conn_discard};
+    .door = "sp", .answer = conn_answer, .detach = conn_detach, .discard = conn_discard, .bound = conn_bound};
 
 /* ---- new connections ------------------------------------------------------------------------------------------ */
 
@@ -199,7 +220,7 @@ static void set_tcp_options(int fd)
 {
     const struct { int level, name, value; } options[] = {
         {IPPROTO_TCP, TCP_NODELAY, 1},
-        {IPPROTO_TCP, TCP_USER_TIMEOUT, PROGRESS_MS},
+        {IPPROTO_TCP, TCP_USER_TIMEOUT, HOST_GONE_MS},
         {SOL_SOCKET, SO_KEEPALIVE, 1},
         {IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_S},
         {IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_S / 3},
@@ -221,12 +242,15 @@ static enum status conn_new(struct door *d, int fd, const struct sockaddr_storag
     }
     c->door = d;
     c->task.run = conn_later;
-    c->moved_ms = d->base.config.now_ms();
+    c->began_ms = d->base.config.now_ms();
     c->watch = (struct watch){.fd = fd, .ready = conn_ready};
     address_of_peer(fd, from, c->address);
     if (!d->address.ipc) set_tcp_options(fd);
     s = sp_new(fd, SP_REP, d->address.ipc, FRAME_SIZE_MAX, &conn_handler, c, &c->sp, e);
     if (s != STATUS_OK) goto out;
+    s = origin_enter(&d->origins, fd, from, &c->origin, e);
+    if (s != STATUS_OK) goto out;
+    sp_set_account(c->sp, origin_account(c->origin));
     s = d->base.config.calls->peer_new(d->base.config.server, &conn_ops, c, c->address, &c->peer, e);
     if (s != STATUS_OK) goto out;
     s = loop_add(d->base.config.loop, &c->watch, EPOLLIN, e);
@@ -240,6 +264,7 @@ out:
     if (c != NULL) {
         sp_free(c->sp);
         if (c->peer != NULL) d->base.config.calls->peer_gone(c->peer);
+        origin_leave(&d->origins, c->origin);
         mem_free(c);
     }
     return s;
@@ -288,7 +313,7 @@ static void listener_ready(struct watch *w, uint32_t events)
         case EINTR: case ECONNABORTED: case EPROTO: case EPERM:
             break;                                   /* of that connection; the next may be good */
         case EMFILE: case ENFILE:
-            d->base.refused++;
+            transport_count_refused(&d->base, REASON_SYSTEM, 1);
             log_debug("door", "%s: no descriptor for a new connection", d->base.url);
             refuse_without_descriptor(d);
             break;
@@ -304,23 +329,37 @@ static void listener_ready(struct watch *w, uint32_t events)
 
 /* ---- deadlines, drain, end ------------------------------------------------------------------------------------ */
 
+/* Bytes that have left this machine's buffers. Those that the kernel took are no measure: it has room for megabytes, and
+ * asks for more only when a third of that is free. */
+static uint64_t delivered(const struct conn *c, bool *more)
+{
+    uint64_t given = sp_progress(c->sp) - sp_received(c->sp);
+    int waiting = 0;
+
+    if (ioctl(sp_fd(c->sp), SIOCOUTQ, &waiting) != 0 || waiting < 0) waiting = 0;
+    /* On a Unix socket they wait in the peer's own buffer, where a program that is stopped may leave them. */
+    *more = sp_wants_write(c->sp) || (waiting > 0 && !c->door->address.ipc);
+    return given > (uint64_t)waiting ? given - (uint64_t)waiting : 0;
+}
+
 /* Whether c has outstayed a deadline; which one, in *e. */
 static bool conn_is_late(struct conn *c, uint64_t now_ms, struct error *e)
 {
-    uint64_t still_ms;
+    bool more;
+    uint64_t received = sp_received(c->sp), sent = delivered(c, &more), age_ms = now_ms - c->began_ms;
 
-    if (sp_progress(c->sp) != c->progress) {
-        c->progress = sp_progress(c->sp);
-        c->moved_ms = now_ms;
-    }
-    still_ms = now_ms - c->moved_ms;
-    if (!sp_greeted(c->sp)) {
-        if (still_ms < GREETING_MS) return false;
+    if (!sp_greeted(c->sp) && age_ms >= GREETING_MS)
         (void)error_set(e, REASON_DEADLINE, "no SP greeting within %d ms", GREETING_MS);
-        return true;
-    }
-    if (still_ms < PROGRESS_MS || (!sp_in_frame(c->sp) && !sp_wants_write(c->sp))) return false;
-    (void)error_set(e, REASON_DEADLINE, "a frame did not move for %d ms", PROGRESS_MS);
+    else if (!c->spoken && age_ms >= PROGRESS_MS)
+        (void)error_set(e, REASON_DEADLINE, "not one frame within %d ms", PROGRESS_MS);
+    else if (motion_stands(&c->in, sp_in_frame(c->sp) && !c->paused, received, now_ms))
+        (void)error_set(e, REASON_DEADLINE, "less than %d bytes of a frame came within %d ms", PROGRESS_SIZE_MIN,
+                        PROGRESS_MS);
+    else if (motion_stands(&c->out, more, sent, now_ms))
+        (void)error_set(e, REASON_DEADLINE, "less than %d bytes of an answer were read within %d ms", PROGRESS_SIZE_MIN,
+                        PROGRESS_MS);
+    else
+        return false;
     return true;
 }
 
@@ -380,6 +419,7 @@ static void door_close(struct transport *t)
     listener_close(d);
     for (struct conn *c; (c = LIST_FIRST(struct conn, node, &d->conns)) != NULL;) conn_free(c);
     if (d->reserve >= 0) close(d->reserve);
+    origins_fini(&d->origins);
     mem_free(d->base.url);
     mem_free(d);
 }
@@ -411,6 +451,8 @@ enum status transport_sp_open(const struct transport_config *config, const char 
     list_init(&d->conns);
     d->listener = (struct watch){.fd = -1, .ready = listener_ready};
     d->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    s = origins_init(&d->origins, d->base.config.address_max, e);
+    if (s != STATUS_OK) goto out;
     s = address_parse(url, &d->address, e);
     if (s != STATUS_OK) goto out;
     s = door_listen(d, e);

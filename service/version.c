@@ -50,17 +50,19 @@ static enum status version_new(struct key *k, struct version **out, struct error
     return STATUS_OK;
 }
 
-/* Takes the memory of the oldest version that only readers want. Its struct lives on, without memory, until the last
- * of them has let go. A version whose copy down is under way cannot be taken. */
-static enum status take_from_readers(struct key *k, struct version **out, struct error *e)
+/* The oldest that only readers want. One whose copy down is under way cannot be taken. */
+static struct version *oldest_held(struct key *k)
 {
-    struct version *oldest = NULL, *v;
+    LIST_EACH(struct version, v, node, &k->versions)
+        if (v != k->current && !v->fetching) return v;
+    return NULL;
+}
 
-    LIST_EACH(struct version, old, node, &k->versions)
-        if (oldest == NULL && old != k->current && !old->fetching) oldest = old;
-    if (oldest == NULL)
-        return error_set(e, REASON_NO_MEMORY, "no buffer for the next version of a key: %u are held", k->buffers);
-    v = mem_zero(sizeof *v);
+/* Takes its memory. Its struct lives on, without memory, until the last reader has let go. */
+static enum status take_from_readers(struct key *k, struct version *oldest, struct version **out, struct error *e)
+{
+    struct version *v = mem_zero(sizeof *v);
+
     if (v == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a version");
     list_remove(&oldest->node);
     oldest->revoked = true;
@@ -81,15 +83,20 @@ static enum status take_from_readers(struct key *k, struct version **out, struct
 
 enum status version_acquire(struct key *k, struct version **out, struct error *e)
 {
-    struct version *v = LIST_FIRST(struct version, node, &k->spares);
+    struct version *v = LIST_FIRST(struct version, node, &k->spares), *oldest = oldest_held(k);
+    enum status s;
 
     if (v != NULL) {
         list_remove(&v->node);
         *out = v;
         return STATUS_OK;
     }
-    if (k->buffers < k->store->options.versions_max && version_new(k, out, e) == STATUS_OK) return STATUS_OK;
-    return take_from_readers(k, out, e);
+    /* While the only one that could be taken is being copied, there is one more than versions_max. */
+    if (k->buffers < k->store->options.versions_max || oldest == NULL) {
+        s = version_new(k, out, e);
+        if (s == STATUS_OK || oldest == NULL) return s;
+    }
+    return take_from_readers(k, oldest, out, e);
 }
 
 void version_publish(struct key *k, struct version *v, uint64_t number)

@@ -18,6 +18,7 @@ struct version {
     void *pin;                   /* memory of that copy */
     uint64_t number;
     unsigned holds;              /* readers */
+    unsigned pins;               /* of them, clients that pull it in parts */
     bool revoked;                /* its memory is gone; only the struct lives for its readers */
     bool fetching;
 };

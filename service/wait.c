@@ -4,7 +4,6 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 struct wait *wait_new(struct core *c, uint32_t count)
@@ -50,15 +49,18 @@ static void look_ticket(struct condition *c)
     struct worker *w = c->worker;
     const struct progress *p = w != NULL ? worker_seen(w, c->key) : NULL;
     const struct note *n = w != NULL ? worker_note_find(w, c->key->id, c->number) : NULL;
-    char text[200], name[KEY_PRINT_SIZE];
+    char name[KEY_PRINT_SIZE];
+    struct error why;
 
     if (n != NULL) {
         failed(c, n->reason, n->text);
+    } else if (p != NULL && worker_failed(p, c->number)) {
+        failed(c, p->failed_reason, NULL); /* its note had to make room for newer ones */
     } else if (p == NULL || p->recorded < c->number) {
-        snprintf(text, sizeof text, "no push %" PRIu64 " of %.100s by this worker is recorded", c->number,
-                 key_name_print(&c->key->name, name));
-        failed(c, REASON_BAD_ARGUMENT, text);
-    } else if (p->applied >= c->number) {
+        error_set(&why, REASON_BAD_ARGUMENT, "no push %" PRIu64 " by this worker is recorded of %s", c->number,
+                  key_name_print(&c->key->name, name));
+        failed(c, why.reason, why.text);
+    } else if (!worker_pending(p, c->number)) {
         done(c, p->applied_version);
     }
 }
@@ -144,6 +146,16 @@ void wait_begin(struct wait *w)
 void waits_check(struct list *conditions)
 {
     LIST_EACH(struct condition, c, node, conditions) {
+        look(c);
+        if (c->state != WAIT_PENDING) decided(c);
+    }
+}
+
+/* There may be as many conditions as workers times keys, and as many keys come one after the other. */
+void waits_check_init(struct list *conditions, const struct key *k)
+{
+    LIST_EACH(struct condition, c, node, conditions) {
+        if (!key_name_equal(&c->name, &k->name)) continue;
         look(c);
         if (c->state != WAIT_PENDING) decided(c);
     }

@@ -41,6 +41,8 @@ void wait_begin(struct wait *w);
 
 /* Something has changed: look at the conditions that hang there. */
 void waits_check(struct list *conditions);
+/* A key has come to be: look at those of a store's init conditions that name it. */
+void waits_check_init(struct list *conditions, const struct key *k);
 /* The key goes: its conditions fail. */
 void waits_fail(struct list *conditions, const struct error *why);
 /* Decides those whose time is up, with sentences of what they wait for; answers the next deadline. */

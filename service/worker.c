@@ -1,13 +1,12 @@
 #include "service/worker.h"
 
 #include "service/base/mem.h"
+#include "service/share.h"
 #include "service/store.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
-
-enum { NOTES = sizeof((struct worker *)0)->notes / sizeof(struct note) };
 
 struct worker *worker_hold(struct worker *w)
 {
@@ -21,14 +20,19 @@ void worker_drop(struct worker *w)
     for (size_t i = 0; i < w->note_count; i++) mem_free(w->notes[i].text);
     mem_free(w->progress);
     mem_free(w->name);
+    share_drop(w->share);
     mem_free(w);
 }
 
 struct progress *worker_progress(struct worker *w, const struct key *k, struct error *e)
 {
-    enum status s = mem_grow((void **)&w->progress, &w->progress_capacity, (size_t)k->slot + 1, sizeof *w->progress, e);
-
-    if (s != STATUS_OK) return NULL;
+    /* The slot of a deleted key may be another's by now, which must not lose its place to what is still under way. */
+    if (k->deleted && worker_seen(w, k) == NULL) {
+        error_set(e, REASON_KEY_DELETED, "the key was deleted");
+        return NULL;
+    }
+    if (mem_grow((void **)&w->progress, &w->progress_capacity, (size_t)k->slot + 1, sizeof *w->progress, e) != STATUS_OK)
+        return NULL;
     struct progress *p = &w->progress[k->slot];
     if (p->key != k->id) *p = (struct progress){.key = k->id};
     return p;
@@ -66,14 +70,70 @@ uint64_t worker_tell_step(struct worker *w, const struct key *k)
     return step;
 }
 
+static uint64_t shift(uint64_t bits, uint64_t by) { return by < 64 ? bits << by : 0; }
+
+void worker_recorded(struct progress *p, uint64_t step)
+{
+    p->pending = shift(p->pending, step - p->recorded) | 1;
+    p->recorded = step;
+    p->next = step + 1;
+}
+
+void worker_unrecorded(struct progress *p, const struct progress *before)
+{
+    uint64_t by = p->recorded - before->recorded;
+
+    /* Others of its steps may have been decided meanwhile. */
+    p->pending = by < 64 ? p->pending >> by : before->pending;
+    p->recorded = before->recorded;
+    p->next = before->next;
+}
+
+void worker_applied(struct worker *w, const struct key *k, uint64_t step, uint64_t version, const struct error *why)
+{
+    struct progress *p = worker_progress(w, k, NULL);
+
+    if (why != NULL) worker_note(w, k->id, step, why);
+    if (p == NULL) return;
+    if (step > p->applied) {
+        p->failed = shift(p->failed, step - p->applied);
+        p->applied = step;
+    }
+    if (p->recorded - step < 64) p->pending &= ~((uint64_t)1 << (p->recorded - step));
+    if (why == NULL) {
+        p->applied_version = version;
+    } else if (p->applied - step < 64) {
+        p->failed |= (uint64_t)1 << (p->applied - step);
+        p->failed_reason = why->reason;
+    }
+}
+
+bool worker_failed(const struct progress *p, uint64_t step)
+{
+    return step <= p->applied && p->applied - step < 64 && (p->failed >> (p->applied - step) & 1);
+}
+
+bool worker_pending(const struct progress *p, uint64_t step)
+{
+    return step > p->applied || (p->recorded - step < 64 && (p->pending >> (p->recorded - step) & 1));
+}
+
+/* Notes of keys make room first: what they say in words the key's progress knows, too. */
+static void forget_a_note(struct worker *w)
+{
+    size_t at = 0;
+
+    while (at < NOTES_MAX && w->notes[at].key == 0) at++;
+    if (at == NOTES_MAX) at = 0;
+    mem_free(w->notes[at].text);
+    memmove(&w->notes[at], &w->notes[at + 1], (NOTES_MAX - 1 - at) * sizeof w->notes[0]);
+    w->note_count--;
+    w->notes_lost++;
+}
+
 void worker_note(struct worker *w, uint64_t key, uint64_t number, const struct error *e)
 {
-    if (w->note_count == NOTES) {
-        mem_free(w->notes[0].text);
-        memmove(&w->notes[0], &w->notes[1], (NOTES - 1) * sizeof w->notes[0]);
-        w->note_count--;
-        w->notes_lost++;
-    }
+    if (w->note_count == NOTES_MAX) forget_a_note(w);
     struct note n = {.key = key, .number = number, .status = e->status, .reason = e->reason};
     n.text = mem_text(e->text, strlen(e->text)); /* without memory the reason's title has to do */
     w->notes[w->note_count++] = n;

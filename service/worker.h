@@ -7,6 +7,7 @@
 
 struct store;
 struct key;
+struct share;
 
 enum worker_state { WORKER_MEMBER, WORKER_LEFT, WORKER_DEAD };
 
@@ -14,9 +15,12 @@ enum worker_state { WORKER_MEMBER, WORKER_LEFT, WORKER_DEAD };
 struct progress {
     uint64_t key;                /* id; another one: nothing known */
     uint64_t recorded;           /* highest step recorded */
+    uint64_t pending;            /* bit i: step recorded - i is neither applied nor failed: rounds may end out of order */
     uint64_t next;               /* step expected next; 0: to be found when asked for */
     uint64_t applied;            /* highest step applied */
     uint64_t applied_version;    /* and the version it made */
+    uint64_t failed;             /* bit i: step applied - i has failed; outlives the notes, which are few */
+    enum reason failed_reason;   /* of the last that did */
     uint64_t pulled;             /* version last pulled */
     uint64_t init_call;          /* the call that initialised it; 0: none */
 };
@@ -43,17 +47,19 @@ struct worker {
                                   * started: all of its rounds */
     struct progress *progress;   /* by key slot */
     size_t progress_capacity;
-    struct note notes[16];       /* the newest; older ones are forgotten and counted */
+    struct note notes[NOTES_MAX];    /* the newest; older ones are forgotten and counted */
     size_t note_count;
     uint64_t notes_lost;
     struct list stagings;        /* incomplete */
+    uint32_t staging_count;
+    struct share *share;         /* held; of the client that it is at present; NULL before it has joined */
     unsigned holds;
 };
 
 struct worker *worker_hold(struct worker *w);
 void worker_drop(struct worker *w);
 
-/* The entry for this key, made on first use. NULL: no memory. */
+/* The entry for this key, made on first use. NULL: no memory, or the key is deleted and had none. */
 struct progress *worker_progress(struct worker *w, const struct key *k, struct error *e);
 /* The entry if there is one. */
 const struct progress *worker_seen(const struct worker *w, const struct key *k);
@@ -62,6 +68,13 @@ uint64_t worker_next_step(const struct worker *w, const struct key *k);
 /* The same, to be told to the worker: from now on it is held to it, whatever happens to rounds meanwhile. */
 uint64_t worker_tell_step(struct worker *w, const struct key *k);
 
+/* Step `step` is recorded; and taken back, since it was refused after all. */
+void worker_recorded(struct progress *p, uint64_t step);
+void worker_unrecorded(struct progress *p, const struct progress *before);
+/* Step `step` of k has been applied and made `version`; or (why) has failed, which the worker is told when it asks. */
+void worker_applied(struct worker *w, const struct key *k, uint64_t step, uint64_t version, const struct error *why);
+bool worker_failed(const struct progress *p, uint64_t step);
+bool worker_pending(const struct progress *p, uint64_t step);
 void worker_note(struct worker *w, uint64_t key, uint64_t number, const struct error *e);
 /* The note, or NULL. */
 const struct note *worker_note_find(const struct worker *w, uint64_t key, uint64_t number);

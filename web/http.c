@@ -1,218 +1,437 @@
 #include "web/http.h"
 
+#include "service/base/clock.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
+#include "web/gate.h"
+#include "web/json.h"
+#include "web/metrics.h"
+#include "web/networks.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <microhttpd.h>
+#include <inttypes.h>
 #include <netdb.h>
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { ANSWER_MS = 2000, CONNECTIONS = 64, IDLE_S = 15 };
+#if MHD_VERSION < 0x00097500
+#error libmicrohttpd 0.9.75 or newer: what older ones let through, the gate does not know
+#endif
+
+enum {
+    ADMIN_CONNECTIONS = 256, ADMIN_THREADS = 2, PROBE_CONNECTIONS = 64, CONNECTIONS_OF_ONE = 32,
+    HEADER_BYTES = 32 << 10,         /* request line and headers of a connection; more is 414 or 431 */
+    SILENT_S = 60,                   /* libmicrohttpd's own; the reaper is stricter */
+    THROWN_AWAY_MAX = 4 << 20,       /* of a refused body, so that its sender can read why */
+    CORE_SILENT_MS = 30000,
+    HOSTS_MAX = 6
+};
 
 struct http {
     struct http_config config;
     enum http_face face;
     struct MHD_Daemon *daemon;
+    struct door *door;
+    struct reaper *reaper;
+    struct http_counts *counts;      /* held */
+    struct http_counts *shown;       /* held: those that /metrics tells */
     char url[300];
+    char *hosts[HOSTS_MAX + 1];      /* NULL-ended */
+    pthread_mutex_t lock;            /* guards token */
+    char *token;
     _Atomic bool ready;
+    _Atomic int active;              /* requests in hand */
+    _Atomic uint64_t bodies;         /* bytes of them */
+    struct mail beat;                /* shows that the core takes its mail */
+    _Atomic uint64_t beat_sent_ms;   /* 0: it has been opened */
+    json_t *last_stats;              /* the probe's thread */
+    struct networks *networks;       /* the admin door's; else NULL */
 };
 
-/* ---- asking the core -------------------------------------------------------------------------------------------- */
+/* ---- what handlers may ask -------------------------------------------------------------------------------------- */
 
-/* Counted: the web thread may stop waiting before the core has answered. */
-struct question {
-    struct mail mail;
-    struct server *server;
-    void (*ask)(const struct server *s, struct buf *out);
-    struct buf answer;
-    pthread_mutex_t lock;            /* guards answered */
-    pthread_cond_t changed;
-    bool answered;
-    _Atomic int holds;
-};
-
-static void question_drop(struct question *q)
+const char *exchange_header(const struct exchange *x, const char *name)
 {
-    if (atomic_fetch_sub(&q->holds, 1) > 1) return;
-    pthread_mutex_destroy(&q->lock);
-    pthread_cond_destroy(&q->changed);
-    buf_fini(&q->answer);
-    mem_free(q);
+    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
-static void question_open(struct mail *m)
+const char *exchange_query(const struct exchange *x, const char *name)
 {
-    struct question *q = CONTAINER_OF(m, struct question, mail);
-
-    q->ask(q->server, &q->answer);
-    pthread_mutex_lock(&q->lock);
-    q->answered = true;
-    pthread_cond_signal(&q->changed);
-    pthread_mutex_unlock(&q->lock);
-    question_drop(q);
+    for (size_t i = 0; i < x->target.query_count; i++)
+        if (strcmp(x->target.query[i].name, name) == 0) return x->target.query[i].value;
+    return NULL;
 }
 
-static bool wait_answered(struct question *q)
+void exchange_origin(const struct exchange *x, struct buf *out)
 {
-    struct timespec until;
+    const char *host = exchange_header(x, "Host");
 
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += ANSWER_MS / 1000;
-    pthread_mutex_lock(&q->lock);
-    while (!q->answered)
-        if (pthread_cond_timedwait(&q->changed, &q->lock, &until) != 0) break;
-    bool answered = q->answered;
-    pthread_mutex_unlock(&q->lock);
-    return answered;
+    if (host != NULL) buf_format(out, "http://%s", host);
+    else buf_text(out, x->http->url);
 }
 
-/* What `ask` writes on the core thread. false: the core is too busy, or there is no memory. */
-static bool ask_core(struct http *h, void (*ask)(const struct server *, struct buf *), struct buf *out)
+bool exchange_has_token(const struct exchange *x)
 {
-    struct question *q = mem_zero(sizeof *q);
-    bool answered;
+    pthread_mutex_lock(&x->http->lock);
+    bool has = x->http->token != NULL;
+    pthread_mutex_unlock(&x->http->lock);
+    return has;
+}
 
-    if (q == NULL) return false;
-    q->mail.open = question_open;
-    q->server = h->config.server;
-    q->ask = ask;
-    atomic_store(&q->holds, 2);
-    pthread_mutex_init(&q->lock, NULL);
-    pthread_cond_init(&q->changed, NULL);
-    if (!mailbox_request(h->config.mailbox, &q->mail)) {
-        question_drop(q);
-        question_drop(q);
+static void give_room(struct http *h, uint64_t size)
+{
+    atomic_fetch_sub(&h->bodies, size);
+    atomic_fetch_sub(&h->counts->body_bytes, size);
+}
+
+bool exchange_reserve(struct exchange *x, uint64_t size)
+{
+    struct http *h = x->http;
+
+    if (size > BODIES_MAX || atomic_fetch_add(&h->bodies, size) + size > BODIES_MAX) {
+        if (size <= BODIES_MAX) atomic_fetch_sub(&h->bodies, size);
         return false;
     }
-    answered = wait_answered(q);
-    if (answered && !q->answer.failed) {
-        *out = q->answer;
-        q->answer = (struct buf){0};
-    } else {
-        answered = false;
-    }
-    question_drop(q);
-    return answered;
+    atomic_fetch_add(&h->counts->body_bytes, size);
+    x->room += size;
+    return true;
 }
+
+static void beat_opened(struct mail *m) { atomic_store(&CONTAINER_OF(m, struct http, beat)->beat_sent_ms, 0); }
+
+bool exchange_is_alive(const struct exchange *x)
+{
+    struct http *h = x->http;
+    uint64_t now = clock_ms(), none = 0;
+
+    if (!atomic_compare_exchange_strong(&h->beat_sent_ms, &none, now)) return now - none < CORE_SILENT_MS;
+    mailbox_notice(h->config.mailbox, &h->beat);
+    return true;
+}
+
+bool exchange_is_ready(const struct exchange *x) { return atomic_load(&x->http->ready); }
+struct http_counts *exchange_counts(const struct exchange *x) { return x->http->shown; }
+struct networks *exchange_networks(const struct exchange *x) { return x->http->networks; }
+json_t **exchange_last_stats(const struct exchange *x) { return &x->http->last_stats; }
 
 /* ---- answers ---------------------------------------------------------------------------------------------------- */
 
-static enum MHD_Result respond(struct MHD_Connection *c, unsigned code, const char *type, const void *at, size_t size)
+void say_header(struct exchange *x, const char *name, const char *format, ...)
 {
-    struct MHD_Response *r = MHD_create_response_from_buffer(size, (void *)(uintptr_t)at, MHD_RESPMEM_MUST_COPY);
+    char text[1024];
+    va_list args;
+
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (n < 0 || (size_t)n >= sizeof text || x->header_count == HEADERS_MAX) return;
+    char *value = mem_text(text, (size_t)n);
+    if (value == NULL) return;
+    x->headers[x->header_count].name = name;
+    x->headers[x->header_count++].value = value;
+}
+
+static void say_dump(struct exchange *x, unsigned code, const char *type, json_t *document)
+{
+    x->code = document != NULL ? code : 507;
+    x->type = document != NULL ? type : "text/plain; charset=utf-8";
+    buf_clear(&x->out);
+    if (document != NULL) json_write(&x->out, document);
+    else buf_text(&x->out, "out of memory");
+    buf_text(&x->out, "\n");
+    json_decref(document);
+}
+
+void say_json(struct exchange *x, unsigned code, json_t *document) { say_dump(x, code, "application/json", document); }
+void say_nothing(struct exchange *x, unsigned code) { x->code = code; }
+
+void say_text(struct exchange *x, unsigned code, const char *text)
+{
+    x->code = code;
+    x->type = "text/plain; charset=utf-8";
+    buf_text(&x->out, text);
+}
+
+void say_error(struct exchange *x, const struct error *e, json_t *members)
+{
+    unsigned code = reason_http(e->reason);
+    json_t *j = json_pack("{s:s+,s:s,s:i,s:s,s:s,s:s}", "type", "/problems/", reason_code(e->reason), "title",
+                          reason_title(e->reason), "status", (int)code, "code", reason_code(e->reason), "status_name",
+                          status_name(e->status), "detail", e->text);
+
+    if (j != NULL && e->retry_ms > 0) {
+        json_object_set_new(j, "retry_after_ms", json_integer(e->retry_ms));
+        say_header(x, "Retry-After", "%u", (e->retry_ms + 999) / 1000);
+    }
+    if (j != NULL && members != NULL) json_object_update(j, members);
+    const json_t *other = json_object_get(j, "status");
+    if (json_is_integer(other)) code = (unsigned)json_integer_value(other);
+    json_decref(members);
+    if (e->reason == REASON_BAD_TOKEN) say_header(x, "WWW-Authenticate", "Bearer");
+    say_dump(x, code, "application/problem+json", j);
+}
+
+void say_problem(struct exchange *x, enum reason r, const char *format, ...)
+{
+    struct error e;
+    char text[ERROR_TEXT_SIZE];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    error_set(&e, r, "%s", text);
+    say_error(x, &e, NULL);
+}
+
+json_t *ask_quietly(struct exchange *x, unsigned method, json_t *in)
+{
+    json_t *out = NULL;
+    return door_json(x->door, method, in, 0, &out, &x->error) == STATUS_OK ? out : NULL;
+}
+
+json_t *ask(struct exchange *x, unsigned method, json_t *in)
+{
+    json_t *out = ask_quietly(x, method, in);
+    if (out == NULL) say_error(x, &x->error, NULL);
+    return out;
+}
+
+/* ---- to and from libmicrohttpd ---------------------------------------------------------------------------------- */
+
+/* The bytes of an answer that is on its way. */
+struct sent {
+    struct http *http;
+    void *at;
+    uint64_t room;
+};
+
+static void sent_free(void *ctx)
+{
+    struct sent *s = ctx;
+
+    give_room(s->http, s->room);
+    mem_free(s->at);
+    mem_free(s);
+}
+
+static struct MHD_Response *response_of(struct exchange *x)
+{
+    struct sent *s;
+    struct MHD_Response *r;
+
+    if (x->fixed != NULL || x->out.size == 0)
+        return MHD_create_response_from_buffer(x->fixed_size, (void *)(uintptr_t)x->fixed, MHD_RESPMEM_PERSISTENT);
+    s = x->out.failed ? NULL : mem_new(sizeof *s);
+    if (s == NULL) return NULL;
+    *s = (struct sent){x->http, x->out.at, x->room};
+    r = MHD_create_response_from_buffer_with_free_callback_cls(x->out.size, x->out.at, sent_free, s);
+    if (r == NULL) {
+        mem_free(s);
+        return NULL;
+    }
+    x->out = (struct buf){0};
+    x->room = 0;
+    return r;
+}
+
+static void add_headers(struct MHD_Response *r, const struct exchange *x)
+{
+    bool has_tag = false;
+
+    for (size_t i = 0; i < x->header_count; i++) {
+        has_tag = has_tag || strcmp(x->headers[i].name, "ETag") == 0;
+        if (MHD_add_response_header(r, x->headers[i].name, x->headers[i].value) != MHD_YES)
+            log_debug("http", "header %s was refused", x->headers[i].name);
+    }
+    if (x->type != NULL) MHD_add_response_header(r, "Content-Type", x->type);
+    /* What has a tag may be kept and asked about; nothing is shown without asking. */
+    MHD_add_response_header(r, "Cache-Control", has_tag ? "no-cache" : "no-store");
+    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    if (x->hang_up) MHD_add_response_header(r, "Connection", "close");
+}
+
+/* NO ends the connection without an answer: there is no memory for one. */
+static enum MHD_Result answer(struct exchange *x)
+{
+    struct MHD_Response *r = response_of(x);
 
     if (r == NULL) return MHD_NO;
-    MHD_add_response_header(r, "Content-Type", type);
-    MHD_add_response_header(r, "Cache-Control", "no-store");
-    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
-    if (code == 405) MHD_add_response_header(r, "Allow", "GET, HEAD");
-    enum MHD_Result result = MHD_queue_response(c, code, r);
+    add_headers(r, x);
+    line_phase(x->line, LINE_ANSWER);
+    enum MHD_Result result = MHD_queue_response(x->connection, x->code, r);
     MHD_destroy_response(r);
     return result;
 }
 
-static enum MHD_Result problem(struct MHD_Connection *c, enum reason reason, unsigned code, const char *detail)
+static void *begin_request(void *ctx, const char *uri, struct MHD_Connection *c)
 {
-    char text[1024];
-    int n = snprintf(text, sizeof text, "{\"type\": \"/problems/%s\", \"title\": \"%s\", \"status\": %u, \"code\": \"%s\", "
-                     "\"detail\": \"%s\"}\n", reason_code(reason), reason_title(reason), code, reason_code(reason), detail);
-    return respond(c, code, "application/problem+json", text, n > 0 ? (size_t)n : 0);
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct exchange *x = mem_zero(sizeof *x);
+
+    if (x == NULL) return NULL;
+    x->http = ctx;
+    x->door = x->http->door;
+    x->connection = c;
+    x->line = info != NULL ? info->socket_context : NULL;
+    x->began_ns = clock_ns();
+    if (target_read(uri, &x->target, &x->error) == STATUS_OK) x->error.status = STATUS_OK;
+    return x;
 }
 
-static enum MHD_Result text(struct MHD_Connection *c, unsigned code, const char *words)
+static void end_request(void *ctx, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why)
 {
-    return respond(c, code, "text/plain; charset=utf-8", words, strlen(words));
+    struct http *h = ctx;
+    struct exchange *x = *state;
+
+    (void)c;
+    (void)why;
+    if (x == NULL) return;
+    line_phase(x->line, LINE_IDLE);
+    http_count(h->counts, x->route, x->code, clock_ns() - x->began_ns);
+    if (x->method != NULL && x->target.raw != NULL) log_debug("http", "%s %s %u", x->method, x->target.raw, x->code);
+    if (x->begun) atomic_fetch_sub(&h->active, 1);
+    give_room(h, x->room);
+    for (size_t i = 0; i < x->header_count; i++) mem_free(x->headers[i].value);
+    target_fini(&x->target);
+    buf_fini(&x->body);
+    buf_fini(&x->out);
+    mem_free(x);
+    *state = NULL;
 }
 
-static enum MHD_Result get_info(struct http *h, struct MHD_Connection *c)
+static enum status check(struct exchange *x, struct error *e)
 {
-    struct buf out = {0};
+    struct http *h = x->http;
+    struct gate g = {.probe = h->face == HTTP_PROBE, .hosts = (const char *const *)h->hosts};
+    char allow[64] = "";
+    enum status s;
 
-    if (!ask_core(h, server_info, &out))
-        return problem(c, REASON_LIMIT, 503, "the daemon is too busy to answer; try again");
-    buf_text(&out, "\n");
-    enum MHD_Result r = respond(c, 200, "application/json", out.at, out.size);
-    buf_fini(&out);
-    return r;
+    pthread_mutex_lock(&h->lock);
+    g.token = h->token;
+    s = gate_check(x, &g, e);
+    if (s == STATUS_OK && x->error.status != STATUS_OK) { /* what target_read found */
+        *e = x->error;
+        s = e->status;
+    }
+    if (s == STATUS_OK) s = route_find(x, h->face, allow, e);
+    if (s == STATUS_OK) s = gate_check_token(x, &g, e);
+    pthread_mutex_unlock(&h->lock);
+    if (allow[0] != '\0' && x->route == NULL) say_header(x, "Allow", "%s", allow);
+    if (s == STATUS_OK) s = route_check_query(x, e);
+    return s == STATUS_OK ? gate_check_body(x, e) : s;
 }
 
-static enum MHD_Result get_livez(struct http *h, struct MHD_Connection *c)
+/* Headers are there, the body is not: everything that can be refused is refused now. */
+static enum MHD_Result begin(struct exchange *x, const char *method)
 {
-    (void)h;
-    return text(c, 200, "alive\n");
+    struct error e;
+
+    x->begun = true;
+    atomic_fetch_add(&x->http->active, 1);
+    x->method = strcmp(method, "HEAD") == 0 ? "GET" : method;
+    line_phase(x->line, LINE_WORKING);
+    if (check(x, &e) == STATUS_OK) {
+        if (x->has_body) line_phase(x->line, LINE_BODY);
+        x->error.status = STATUS_OK;
+        return MHD_YES;
+    }
+    x->hang_up = x->hang_up || x->has_body;
+    say_error(x, &e, NULL);
+    /* An answer at this point ends the connection; one to a request without a body can wait for the next call. */
+    return x->hang_up ? answer(x) : MHD_YES;
 }
 
-static enum MHD_Result get_readyz(struct http *h, struct MHD_Connection *c)
+/* A body that is refused is still read for a while, or its sender would see a broken connection instead of a reason. */
+static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t size)
 {
-    return atomic_load(&h->ready) ? text(c, 200, "ready\n") : text(c, 503, "not ready: starting or draining\n");
-}
+    uint64_t most = gate_body_max(x->route);
 
-/* What can be got, one row a path. */
-static const struct route {
-    enum http_face face;
-    const char *path;
-    enum MHD_Result (*get)(struct http *h, struct MHD_Connection *c);
-} routes[] = {
-    {HTTP_ADMIN, "/v1/info", get_info},
-    {HTTP_PROBE, "/livez", get_livez},
-    {HTTP_PROBE, "/readyz", get_readyz},
-};
-
-static bool authorised(const struct http *h, struct MHD_Connection *c)
-{
-    const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
-    size_t size;
-    unsigned char differ = 0;
-
-    if (h->face == HTTP_PROBE || h->config.token == NULL) return true;
-    if (given == NULL || strncmp(given, "Bearer ", 7) != 0) return false;
-    size = strlen(h->config.token);
-    if (strlen(given + 7) != size) return false;
-    for (size_t i = 0; i < size; i++) differ |= (unsigned char)(given[7 + i] ^ h->config.token[i]);
-    return differ == 0;
+    x->body_seen += size;
+    if (!x->body_refused && x->body_seen > most) {
+        error_set(&x->error, REASON_TOO_LARGE, "a body of more than %" PRIu64 " bytes", most);
+        x->body_refused = true;
+    } else if (!x->body_refused && !exchange_reserve(x, size)) {
+        error_retry(&x->error, REASON_LIMIT, 1000, "bodies of other requests take all the memory there is for them");
+        x->body_refused = true;
+    }
+    if (x->body_refused) return x->body_seen > most + THROWN_AWAY_MAX ? MHD_NO : MHD_YES;
+    buf_add(&x->body, bytes, size);
+    if (!x->body.failed) return MHD_YES;
+    error_retry(&x->error, REASON_NO_MEMORY, 1000, "no memory for the body");
+    x->body_refused = true;
+    return MHD_YES;
 }
 
 static enum MHD_Result handle(void *ctx, struct MHD_Connection *c, const char *url, const char *method,
                               const char *version, const char *upload, size_t *upload_size, void **state)
 {
-    static int seen;
+    struct exchange *x = *state;
+
+    (void)ctx;
+    (void)c;
+    (void)url; /* decoded by another hand, and cut at a NUL */
+    (void)version;
+    if (x == NULL) return MHD_NO;
+    if (!x->begun) return begin(x, method);
+    if (*upload_size > 0) {
+        enum MHD_Result r = take_body(x, upload, *upload_size);
+        *upload_size = 0;
+        return r;
+    }
+    if (x->code != 0) return answer(x);
+    line_phase(x->line, LINE_WORKING);
+    if (x->body_refused) {
+        x->hang_up = true;
+        say_error(x, &x->error, NULL);
+    } else {
+        x->route->handle(x);
+    }
+    return answer(x);
+}
+
+static void connection(void *ctx, struct MHD_Connection *c, void **state, enum MHD_ConnectionNotificationCode what)
+{
     struct http *h = ctx;
 
-    (void)version;
-    (void)upload;
-    if (*state == NULL) { /* the first call only says that headers are there */
-        *state = &seen;
-        return MHD_YES;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        atomic_fetch_sub(&h->counts->connections, 1);
+        line_close(*state);
+        return;
     }
-    if (*upload_size > 0) { /* a body nobody asked for is read and forgotten */
-        *upload_size = 0;
-        return MHD_YES;
-    }
-    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
-        if (routes[i].face != h->face || strcmp(routes[i].path, url) != 0) continue;
-        if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
-            return problem(c, REASON_UNKNOWN_METHOD, 405, "only GET and HEAD are answered here");
-        if (!authorised(h, c))
-            return problem(c, REASON_BAD_TOKEN, 401, "give the token of the daemon's --token-file as Authorization: "
-                           "Bearer TOKEN");
-        return routes[i].get(h, c);
-    }
-    return problem(c, REASON_UNKNOWN_METHOD, 404, h->face == HTTP_ADMIN ? "nothing is here; try /v1/info"
-                                                                        : "nothing is here; try /livez or /readyz");
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    atomic_fetch_add(&h->counts->connections, 1);
+    *state = info != NULL ? line_open(h->reaper, info->connect_fd) : NULL;
+}
+
+/* Paths are decoded by target_read, from the raw text. */
+static size_t leave_escaped(void *ctx, struct MHD_Connection *c, char *text)
+{
+    (void)ctx;
+    (void)c;
+    return strlen(text);
+}
+
+static void complain(void *ctx, const char *format, va_list args)
+{
+    char line[300];
+
+    (void)ctx;
+    vsnprintf(line, sizeof line, format, args);
+    line[strcspn(line, "\n")] = '\0';
+    log_debug("http", "%s", line);
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------- */
 
-static enum status resolve(const char *address, struct sockaddr_storage *out, socklen_t *size, char *host, struct error *e)
+static enum status resolve(const char *address, struct sockaddr_storage *out, socklen_t *size, char *host,
+                           struct error *e)
 {
     const char *colon = strrchr(address, ':');
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *found = NULL;
@@ -259,58 +478,128 @@ static unsigned port_of(int fd)
                                           : ((struct sockaddr_in *)(void *)&at)->sin_port);
 }
 
-static void complain(void *ctx, const char *format, va_list args)
+/* A share of the descriptors there are, so that the other doors and what the daemon opens itself keep theirs. At its
+ * limit libmicrohttpd stops accepting and the kernel's queue waits; without descriptors it would spin. */
+static unsigned connections_of(unsigned wanted, unsigned share)
 {
-    char line[300];
+    struct rlimit files;
 
-    (void)ctx;
-    vsnprintf(line, sizeof line, format, args);
-    line[strcspn(line, "\n")] = '\0';
-    log_debug("http", "%s", line);
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur / share >= wanted) return wanted;
+    unsigned few = (unsigned)files.rlim_cur / share / ADMIN_THREADS * ADMIN_THREADS;
+    return few > 2 * ADMIN_THREADS ? few : 2 * ADMIN_THREADS;
+}
+
+static struct MHD_Daemon *start_daemon(struct http *h, int fd)
+{
+    bool admin = h->face == HTTP_ADMIN;
+    unsigned most = admin ? connections_of(ADMIN_CONNECTIONS, 8) : connections_of(PROBE_CONNECTIONS, 16);
+    struct MHD_OptionItem pool[] = {{MHD_OPTION_THREAD_POOL_SIZE, ADMIN_THREADS, NULL}, {MHD_OPTION_END, 0, NULL}};
+
+    return MHD_start_daemon(
+        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, NULL, NULL, handle, h,
+        MHD_OPTION_EXTERNAL_LOGGER, complain, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        MHD_OPTION_CONNECTION_LIMIT, most,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, CONNECTIONS_OF_ONE, MHD_OPTION_CONNECTION_TIMEOUT, SILENT_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES, MHD_OPTION_UNESCAPE_CALLBACK, leave_escaped, NULL,
+        MHD_OPTION_URI_LOG_CALLBACK, begin_request, h, MHD_OPTION_NOTIFY_COMPLETED, end_request, h,
+        MHD_OPTION_NOTIFY_CONNECTION, connection, h, MHD_OPTION_ARRAY, admin ? pool : pool + 1, MHD_OPTION_END);
+}
+
+static enum status start(struct http *h, const char *address, struct error *e)
+{
+    struct sockaddr_storage at;
+    socklen_t size = 0;
+    char host[256];
+    enum status s = resolve(address, &at, &size, host, e);
+    int fd;
+
+    if (s != STATUS_OK) return s;
+    h->hosts[0] = mem_text(host, strlen(host));
+    fd = listen_on(&at, size);
+    if (fd < 0) return error_set(e, REASON_SYSTEM, "cannot listen on %s: %s", address, strerror(errno));
+    snprintf(h->url, sizeof h->url, "http://%s:%u", host, port_of(fd));
+    h->daemon = start_daemon(h, fd);
+    if (h->daemon != NULL) return STATUS_OK;
+    close(fd);
+    return error_set(e, REASON_SYSTEM, "libmicrohttpd did not start on %s", address);
+}
+
+static void http_free(struct http *h)
+{
+    if (h == NULL) return;
+    mailbox_withdraw(h->config.mailbox, &h->beat);
+    reaper_stop(h->reaper);
+    door_close(h->door);
+    door_free(h->door);
+    http_counts_drop(h->counts);
+    http_counts_drop(h->shown);
+    json_decref(h->last_stats);
+    networks_free(h->networks);
+    for (size_t i = 0; i < HOSTS_MAX; i++) mem_free(h->hosts[i]);
+    mem_free(h->token);
+    pthread_mutex_destroy(&h->lock);
+    mem_free(h);
+}
+
+/* hosts[0] is kept for the host of the address, which is set last. */
+static enum status copy_config(struct http *h, const struct http_config *c, struct error *e)
+{
+    size_t count = 1;
+
+    h->config = *c;
+    h->beat.open = beat_opened;
+    h->counts = http_counts_new();
+    if (h->face == HTTP_ADMIN) h->networks = networks_new();
+    if (h->counts == NULL || (h->face == HTTP_ADMIN && h->networks == NULL))
+        return error_set(e, REASON_NO_MEMORY, "no memory for the HTTP server");
+    h->shown = http_counts_hold(c->beside != NULL ? c->beside->counts : h->counts);
+    for (size_t i = 0; i < sizeof c->hosts / sizeof c->hosts[0]; i++)
+        if (c->hosts[i] != NULL) h->hosts[count++] = mem_text(c->hosts[i], strlen(c->hosts[i]));
+    return http_set_token(h, c->token, e);
 }
 
 enum status http_start(const struct http_config *c, enum http_face face, const char *address, struct http **out,
                        struct error *e)
 {
-    struct sockaddr_storage at;
-    socklen_t size = 0;
-    char host[256];
-    struct http *h = NULL;
-    enum status s = resolve(address, &at, &size, host, e);
+    struct http *h = mem_zero(sizeof *h);
+    enum status s;
 
-    if (s != STATUS_OK) return s;
-    h = mem_zero(sizeof *h);
     if (h == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for the HTTP server");
-    h->config = *c;
+    pthread_mutex_init(&h->lock, NULL);
     h->face = face;
-    int fd = listen_on(&at, size);
-    if (fd < 0) {
-        s = error_set(e, REASON_SYSTEM, "cannot listen on %s: %s", address, strerror(errno));
-        goto out;
-    }
-    snprintf(h->url, sizeof h->url, "http://%s:%u", host, port_of(fd));
-    h->daemon = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | MHD_USE_ERROR_LOG, 0, NULL, NULL, handle,
-                                 h, MHD_OPTION_EXTERNAL_LOGGER, complain, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-                                 MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S,
-                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32 << 10, MHD_OPTION_END);
-    if (h->daemon == NULL) {
-        close(fd);
-        s = error_set(e, REASON_SYSTEM, "libmicrohttpd did not start on %s", address);
-        goto out;
-    }
-    *out = h;
-    h = NULL; /* the caller's now */
-out:
-    mem_free(h);
+    s = copy_config(h, c, e);
+    if (s == STATUS_OK) s = door_open(c->server, c->mailbox, c->token, &h->door, e);
+    if (s == STATUS_OK) s = reaper_start(h->counts->cuts, &h->reaper, e);
+    if (s == STATUS_OK) s = start(h, address, e);
+    if (s == STATUS_OK) *out = h;
+    else http_free(h);
     return s;
 }
 
 const char *http_url(const struct http *h) { return h->url; }
 void http_set_ready(struct http *h, bool ready) { atomic_store(&h->ready, ready); }
+bool http_idle(const struct http *h) { return atomic_load(&h->active) == 0; }
+
+enum status http_set_token(struct http *h, const char *token, struct error *e)
+{
+    char *mine = token != NULL ? mem_text(token, strlen(token)) : NULL, *old;
+
+    if (token != NULL && mine == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for the token");
+    pthread_mutex_lock(&h->lock);
+    old = h->token;
+    h->token = mine;
+    pthread_mutex_unlock(&h->lock);
+    mem_free(old);
+    return STATUS_OK;
+}
 
 void http_stop(struct http *h)
 {
     if (h == NULL) return;
+    int fd = MHD_quiesce_daemon(h->daemon);
+    /* Before the threads are joined: those that wait for the core, on whose thread this runs, come back at once. */
+    door_close(h->door);
     MHD_stop_daemon(h->daemon);
-    mem_free(h);
+    if (fd >= 0) close(fd);
+    http_free(h);
 }

@@ -7,8 +7,8 @@
 
 static enum status bad_url(const char *url, const char *why, struct error *e)
 {
-    return error_set(e, REASON_BAD_ARGUMENT, "url \"%.200s\": %s; write it like tcp://127.0.0.1:7700 or ipc:///run/paramd/door",
-                     url, why);
+    return error_set(e, REASON_BAD_ARGUMENT, "url \"%.200s\": %s; write it like tcp://127.0.0.1:7700 or "
+                     "ipc:///run/paramd/door", url, why);
 }
 
 static enum status parse_path(const char *url, const char *path, struct address *out, struct error *e)

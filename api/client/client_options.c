@@ -3,9 +3,12 @@
 #include "api/client/documents.h"
 #include "service/updater.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define URL_STANDARD "tcp://127.0.0.1:7700"
 enum { DATA_CONNECTIONS_MAX = 8 };
@@ -49,8 +52,9 @@ static enum status read_count(const struct option *o, struct error *e)
 
 static enum status read_seconds(const struct option *o, struct error *e)
 {
-    if (!json_is_number(o->value) || !(json_number_value(o->value) > 0)) return wrong(o, "a number of seconds above 0", e);
-    return forward(o, e);
+    bool fits = json_is_number(o->value) && json_number_value(o->value) > 0;
+
+    return fits ? forward(o, e) : wrong(o, "a number of seconds above 0", e);
 }
 
 static enum status read_word(const struct option *o, struct error *e)
@@ -60,8 +64,13 @@ static enum status read_word(const struct option *o, struct error *e)
 
 static enum status read_store(const struct option *o, struct error *e)
 {
+    if (!json_is_string(o->value)) return wrong(o, "a string", e);
     o->out->store_named = true;
-    return read_word(o, e);
+    buf_clear(&o->out->find);
+    buf_text(&o->out->find, "{\"store\":");
+    doc_put_text(&o->out->find, bytes_of(json_string_value(o->value), json_string_length(o->value)));
+    buf_text(&o->out->find, "}");
+    return forward(o, e);
 }
 
 static enum status read_flag(const struct option *o, struct error *e)
@@ -161,6 +170,13 @@ static enum status read_bulk(const struct option *o, struct error *e)
     return STATUS_OK;
 }
 
+static enum status read_join(const struct option *o, struct error *e)
+{
+    if (!json_is_boolean(o->value)) return wrong(o, "true or false", e);
+    o->out->join = json_is_true(o->value);
+    return STATUS_OK;
+}
+
 static enum status read_connections(const struct option *o, struct error *e)
 {
     json_int_t n = json_integer_value(o->value);
@@ -193,6 +209,7 @@ static enum status read_connections(const struct option *o, struct error *e)
     X(token, token)                     \
     X(engine, engine)                   \
     X(bulk, bulk)                       \
+    X(join, join)                       \
     X(connections, connections)
 
 static const struct {
@@ -263,19 +280,42 @@ static enum status from_environment(struct client_options *o, struct error *e)
     return again != NULL && *again != '\0' ? on_reinit_of(again, &o->on_reinit, e) : STATUS_OK;
 }
 
+/* As the daemon reads it: without the end of its line. */
+static enum status token_of_file(struct client_options *o, struct error *e)
+{
+    const char *path = getenv("PARAMD_TOKEN_FILE");
+    int fd;
+
+    if (o->token[0] != '\0' || path == NULL || *path == '\0') return STATUS_OK;
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, o->token, sizeof o->token) : -1;
+    int why = errno;
+    if (fd >= 0) close(fd);
+    bool whole = n < (ssize_t)sizeof o->token;
+    while (n > 0 && whole && (o->token[n - 1] == '\n' || o->token[n - 1] == '\r' || o->token[n - 1] == ' ')) n--;
+    o->token[n > 0 && whole ? n : 0] = '\0';
+    if (n > 0 && whole) return STATUS_OK;
+    return error_set(e, REASON_BAD_ARGUMENT, "PARAMD_TOKEN_FILE %.200s: %s", path,
+                     n < 0 ? strerror(why) : "a token has 1 to 4096 bytes");
+}
+
 /* A type that lives in the process goes to a daemon only when a url was written down for it. */
 static enum status choose_url(const struct client_type *type, struct client_options *o, struct error *e)
 {
     const char *url = getenv("PARAMD_URL");
 
     o->embedded = type->embedded && o->url[0] == '\0';
+    if (o->embedded && !o->join)
+        return error_set(e, REASON_BAD_ARGUMENT, "\"join\": false is for looking into a daemon; a store inside the "
+                         "process is always the caller's");
     if (o->embedded) return STATUS_OK;
     if (url == NULL || *url == '\0') url = URL_STANDARD;
     if (o->url[0] == '\0') {
         if (strlen(url) >= sizeof o->url) return error_set(e, REASON_BAD_ARGUMENT, "PARAMD_URL is too long");
         memcpy(o->url, url, strlen(url) + 1);
     }
-    return address_of_url(o->url, &o->front, e);
+    enum status s = address_of_url(o->url, &o->front, e);
+    return s == STATUS_OK ? token_of_file(o, e) : s;
 }
 
 enum status client_options_read(const struct client_type *type, const char *document, struct client_options *out,
@@ -284,6 +324,7 @@ enum status client_options_read(const struct client_type *type, const char *docu
     memset(out, 0, sizeof *out);
     out->connect_ms = CONNECT_TIMEOUT_MS;
     out->bulk = true;
+    out->join = true;
     out->connections = 1;
     buf_format(&out->create, "{\"type\":\"%s\"", type->canonical);
 
@@ -292,7 +333,7 @@ enum status client_options_read(const struct client_type *type, const char *docu
     if (s == STATUS_OK) s = choose_url(type, out, e);
     if (!out->store_named) buf_text(&out->create, ",\"store\":\"default\"");
     buf_text(&out->create, "}");
-    if (s == STATUS_OK && out->create.failed) s = error_set(e, REASON_NO_MEMORY, "no memory for the options");
+    if (s == STATUS_OK && (out->create.failed || out->find.failed)) s = error_set(e, REASON_NO_MEMORY, "no memory for the options");
     if (s != STATUS_OK) client_options_fini(out);
     return s;
 }
@@ -300,5 +341,6 @@ enum status client_options_read(const struct client_type *type, const char *docu
 void client_options_fini(struct client_options *o)
 {
     buf_fini(&o->create);
+    buf_fini(&o->find);
     memset(o, 0, sizeof *o);
 }

@@ -22,7 +22,9 @@ struct client_options {
     bool bulk;
     unsigned connections;                        /* for data */
     bool store_named;
+    bool join;                                   /* false: only looks; neither creates the store nor joins it */
     struct buf create;                           /* the Create document: the type and what was stated */
+    struct buf find;                             /* the GetStore document, for one that only looks */
 };
 
 /* Reads `document` (NULL: nothing stated) for a type. Unknown names are refused with the nearest known one. */

@@ -26,11 +26,17 @@ static uint64_t run_links(struct paramd *kv, uint64_t now, const bool *readable)
     return due;
 }
 
-/* The engine moves and what it has to send is sent. */
+/* The engine moves and what it has to send is sent, until nothing moves any more without time or the network. Answers
+ * when something is due. */
 static uint64_t move(struct paramd *kv)
 {
-    uint64_t now = clock_ms(), due = engine_tick(kv->engine, now), links = run_links(kv, now, NULL);
+    uint64_t now = clock_ms(), before, due, links;
 
+    do {
+        before = engine_activity(kv->engine);
+        due = engine_tick(kv->engine, now);
+        links = run_links(kv, now, NULL);
+    } while (engine_activity(kv->engine) != before);
     return links < due ? links : due;
 }
 

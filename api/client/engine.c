@@ -152,7 +152,7 @@ static void own_op_begin(struct engine *en, struct op **slot, enum status s)
 
 static void tick_heartbeat(struct engine *en)
 {
-    if (!en->joined || en->closed || en->options->embedded || en->now < en->heartbeat_at) return;
+    if (!engine_joined(en) || en->closed || en->options->embedded || en->now < en->heartbeat_at) return;
     en->heartbeat_at = en->now + en->session.heartbeat_ms;
     if (en->heartbeat != NULL || en->lost.status != STATUS_OK) return;
     own_op_begin(en, &en->heartbeat, op_json(en, WIRE_Heartbeat, bytes_of("", 0), true, &en->heartbeat, NULL));
@@ -170,15 +170,15 @@ uint64_t engine_tick(struct engine *en, uint64_t now_ms)
         if (at < due) due = at;
     }
     engine_pump(en);
-    if (en->joined && en->heartbeat_at < due) due = en->heartbeat_at;
+    if (engine_joined(en) && en->heartbeat_at < due) due = en->heartbeat_at;
     return en->due < due ? en->due : due;
 }
 
-/* ---- the engine's own operations ---------------------------------------------------------------------------------- */
+/* ---- the engine's own operations -------------------------------------------------------------------------------- */
 
 void engine_rejoin(struct engine *en)
 {
-    if (en->rejoin != NULL || en->closed || en->lost.status != STATUS_OK) return;
+    if (en->rejoin != NULL || en->closed || !en->options->join || en->lost.status != STATUS_OK) return;
     own_op_begin(en, &en->rejoin, op_rejoin(en, &en->rejoin, NULL));
 }
 
@@ -262,7 +262,7 @@ void engine_detach(struct engine *en, struct op *op)
     }
 }
 
-/* ---- what links report -------------------------------------------------------------------------------------------- */
+/* ---- what links report ------------------------------------------------------------------------------------------ */
 
 static struct lane *lane_of(struct link *link) { return link->engine->lanes[link->lane]; }
 
@@ -270,6 +270,7 @@ void engine_link_up(struct link *link)
 {
     struct lane *l = lane_of(link);
 
+    link->engine->activity++;
     if (l->state == LANE_OPENING) lane_up(l);
 }
 
@@ -277,6 +278,7 @@ void engine_link_down(struct link *link, const struct error *why)
 {
     struct lane *l = lane_of(link);
 
+    link->engine->activity++;
     if (l->state != LANE_CLOSED) lane_reset(l, why);
     engine_pump(link->engine);
 }
@@ -308,7 +310,8 @@ static bool read_refusal(const struct incoming *in, struct error *e)
     wire_get_error(&r, &wire);
     bool told = in->body != NULL && in->header.body_size > 0;
     int size = (int)(in->header.body_size < ERROR_TEXT_SIZE ? in->header.body_size : ERROR_TEXT_SIZE);
-    error_retry(e, reason, wire.retry_ms, "%.*s", told ? size : 100, told ? (const char *)in->body : reason_title(reason));
+    error_retry(e, reason, wire.retry_ms, "%.*s", told ? size : 100,
+                told ? (const char *)in->body : reason_title(reason));
     e->status = status_from_wire(in->header.status);
     return true;
 }
@@ -338,7 +341,7 @@ static bool handle_refusal(struct lane *l, struct call *c, const struct error *e
         engine_lose(en, e);
         return false;
     }
-    if (e->reason == REASON_NOT_JOINED && en->joined && c->op != en->rejoin && c->refused < REFUSALS_MAX) {
+    if (e->reason == REASON_NOT_JOINED && engine_joined(en) && c->op != en->rejoin && c->refused < REFUSALS_MAX) {
         engine_rejoin(en);
         if (data) return false; /* the steps are others now */
         call_retry(c, BACKOFF_MS);
@@ -369,6 +372,7 @@ void engine_answer(struct link *link, const struct incoming *in)
     struct call *c = in->status == STATUS_OK ? lane_find(l, in->id) : NULL;
     struct error e;
 
+    en->activity++;
     l->heard = en->now;
     if (in->status != STATUS_OK) {
         lane_reset(l, in->error);
@@ -383,7 +387,7 @@ void engine_answer(struct link *link, const struct incoming *in)
     engine_pump(en);
 }
 
-/* ---- facts -------------------------------------------------------------------------------------------------------- */
+/* ---- facts ------------------------------------------------------------------------------------------------------ */
 
 void engine_read_join(struct engine *en, struct bytes document)
 {
@@ -398,12 +402,27 @@ void engine_read_join(struct engine *en, struct bytes document)
     en->heartbeat_at = en->now + en->session.heartbeat_ms;
 }
 
-bool engine_joined(const struct engine *en) { return en->joined; }
+void engine_begin_looking(struct engine *en)
+{
+    en->joined = true;
+    en->joining++;
+}
+
+bool engine_has_store(const struct engine *en) { return en->store != 0; }
+bool engine_joined(const struct engine *en) { return en->joined && en->options->join; }
 unsigned engine_rank(const struct engine *en) { return en->rank; }
 unsigned engine_num_workers(const struct engine *en) { return en->num_workers; }
 unsigned engine_num_dead(const struct engine *en) { return en->num_dead; }
-bool engine_busy(const struct engine *en) { return !list_empty(&en->ops); }
+
+bool engine_busy(const struct engine *en)
+{
+    for (unsigned i = 0; i < en->lane_count; i++)
+        if (en->lanes[i]->state == LANE_OPENING || en->lanes[i]->state == LANE_HELLO) return true;
+    return !list_empty(&en->ops);
+}
+
 uint64_t engine_finished(const struct engine *en) { return en->finished; }
+uint64_t engine_activity(const struct engine *en) { return en->activity; }
 void engine_close_store(struct engine *en) { en->closed = true; }
 
 void engine_forget(struct engine *en, size_t count, const struct paramd_key *keys)

@@ -44,12 +44,15 @@ enum placement engine_place(struct link *l, const struct incoming *in, void **at
 void engine_answer(struct link *l, const struct incoming *in);
 
 /* Facts for the caller. */
-bool engine_joined(const struct engine *en);
+bool engine_joined(const struct engine *en);             /* as a worker */
+bool engine_has_store(const struct engine *en);
 unsigned engine_rank(const struct engine *en);
 unsigned engine_num_workers(const struct engine *en);
 unsigned engine_num_dead(const struct engine *en);
-bool engine_busy(const struct engine *en);       /* an operation is unfinished or an answer is awaited */
+bool engine_busy(const struct engine *en);       /* something is awaited: for an operation, or of a new connection */
 uint64_t engine_finished(const struct engine *en);       /* operations so far: tells that some have finished since */
+/* Has anything moved since? Then what engine_tick answered is out of date. */
+uint64_t engine_activity(const struct engine *en);
 /* After this every operation is refused as CLOSED. */
 void engine_close_store(struct engine *en);
 

@@ -127,7 +127,7 @@ void key_learn(struct key *k, const struct key_facts *f, uint64_t joining)
     k->id = f->id;
     k->dtype = f->dtype;
     k->ndim = f->ndim;
-    memcpy(k->shape, f->shape, f->ndim * sizeof *f->shape);
+    for (unsigned i = 0; i < f->ndim; i++) k->shape[i] = f->shape[i];
     if (!wire_shape_size(k->shape, k->ndim, dtype_size(k->dtype), &count, &k->size)) k->size = 0;
     k->next_step = f->next_step;
     k->recorded = f->next_step - 1;

@@ -131,6 +131,7 @@ static void send_call(struct lane *l, struct call *c)
         return;
     }
     fly(l, c);
+    l->engine->activity++;
     c->in_link = true;
     l->link->ops->send(l->link, &c->out);
 }
@@ -192,6 +193,7 @@ static void open_link(struct lane *l)
     struct engine *en = l->engine;
 
     l->front = !wants_bulk(l);
+    en->activity++;
     enter(l, LANE_OPENING);
     l->link->ops->open(l->link, l->front ? &en->options->front : &en->bulk);
 }

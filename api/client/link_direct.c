@@ -12,7 +12,7 @@ struct link_direct {
     struct server *server;
     struct peer *peer;           /* NULL: closed */
     bool opening;
-    bool broken;                 /* an answer was lost for lack of memory */
+    bool broken;                 /* an answer could not be kept for lack of memory */
     bool discarded;              /* the memory that the body in hand went to is gone */
     struct list requests;        /* struct outgoing, not served yet */
     struct list answers;         /* not handed over yet */
@@ -239,7 +239,9 @@ static uint64_t direct_run(struct link *l, uint64_t now_ms, bool readable)
         server_poll(d->server);
         due = server_tick(d->server, now_ms);
     } while (!list_empty(&d->answers));
-    if (d->broken) {
+    /* Nothing runs and nothing hangs: what is not answered by now never will be. The server had no memory for it. */
+    bool lost = d->unanswered > 0 && due == UINT64_MAX && list_empty(&d->requests);
+    if (d->broken || lost) {
         error_set(&e, REASON_NO_MEMORY, "no memory for an answer");
         direct_close(l);
         engine_link_down(l, &e);

@@ -23,6 +23,7 @@ struct link_nn {
     struct link link;
     int socket;                  /* -1: closed */
     bool told;                   /* engine_link_up was called */
+    uint64_t unanswered;         /* requests */
     uint64_t broken;             /* connections, as of the time it came up */
     struct list queue;           /* struct outgoing, not taken by the library yet */
     struct error failed;
@@ -74,6 +75,7 @@ static void nn_link_open(struct link *l, const struct address *to)
     struct link_nn *n = nn(l);
 
     n->told = false;
+    n->unanswered = 0;
     n->failed.status = STATUS_OK;
     (void)set_up(n, to, &n->failed);
 }
@@ -144,6 +146,7 @@ static enum status flush(struct link_nn *n, struct error *e)
         if (!is_ready(pollable(n, NN_SNDFD))) return STATUS_OK;
         if (send_one(n, o) < 0) return nn_errno() == EAGAIN ? STATUS_OK : failed("nn_sendmsg", e);
         list_remove(&o->node);
+        n->unanswered++;
         o->done(o, true);
     }
     return STATUS_OK;
@@ -204,6 +207,7 @@ static enum status receive(struct link_nn *n, struct error *e)
         if (size < 0) return nn_errno() == EAGAIN || nn_errno() == EINTR ? STATUS_OK : failed("nn_recvmsg", e);
         bool whole = read_id(&message, &id);
         if (control != NULL) nn_freemsg(control);
+        n->unanswered -= n->unanswered > 0;
         if (whole) hand_over(n, id, bytes, (size_t)size);
         nn_freemsg(bytes);
     }
@@ -219,7 +223,8 @@ static unsigned nn_watch(struct link *l, struct pollfd fds[LINK_FDS_MAX])
 
     if (n->socket < 0) return 0;
     fds[count++] = (struct pollfd){.fd = pollable(n, NN_RCVFD), .events = POLLIN};
-    if (!n->told || !list_empty(&n->queue)) fds[count++] = (struct pollfd){.fd = pollable(n, NN_SNDFD), .events = POLLIN};
+    if (!n->told || !list_empty(&n->queue))
+        fds[count++] = (struct pollfd){.fd = pollable(n, NN_SNDFD), .events = POLLIN};
     return count;
 }
 
@@ -254,7 +259,8 @@ static uint64_t nn_run(struct link *l, uint64_t now_ms, bool readable)
         nn_link_close(l);
         engine_link_down(l, &e);
     }
-    return n->socket >= 0 ? now_ms + LOOK_MS : UINT64_MAX;
+    bool look_again = n->socket >= 0 && (!n->told || n->unanswered > 0 || !list_empty(&n->queue));
+    return look_again ? now_ms + LOOK_MS : UINT64_MAX;
 }
 
 static void nn_link_free(struct link *l)

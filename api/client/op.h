@@ -64,9 +64,13 @@ bool answer_next_fault(struct answer_reader *a, uint32_t *index, struct error *o
 
 /* ---- operations ------------------------------------------------------------------------------------------------- */
 
+/* What a handle must have for an operation; one that joined has all of it. */
+enum need { NEED_STORE, NEED_NOTHING, NEED_MEMBER };
+
 /* Handlers may end the operation (op_finish, op_fail), and after that they are no more called, but for `closed`. */
 struct op_ops {
     const char *name;            /* "push" */
+    enum need need;              /* of a handle that only looks */
     size_t size;                 /* of the struct that begins with struct op */
     void (*resolved)(struct op *op);                     /* all keys asked for are known */
     void (*waited)(struct op *op);                       /* what was waited for has come */
@@ -117,12 +121,14 @@ struct op {
     size_t cond_count, cond_capacity;
     size_t cond_done, cond_want;
     size_t wait_from;                    /* where the next request begins to take conditions */
-    bool waiting, wait_asked;
+    bool waiting;
+    const struct call *wait_call;        /* the request that counts; NULL: to be sent */
     size_t quiet_left;
 };
 
 /* Allocates and begins an operation: refused when the handle is lost, closed or (unless `early`) not joined. */
-enum status op_new(struct engine *en, const struct op_ops *ops, bool early, struct op **out, struct error *e) MUST_CHECK;
+enum status op_new(struct engine *en, const struct op_ops *ops, bool early, struct op **out,
+                   struct error *e) MUST_CHECK;
 /* One that could not be begun: frees it without a word. */
 void op_abandon(struct op *op);
 void op_finish(struct op *op);
@@ -135,7 +141,8 @@ void op_call_over(struct op *op);        /* one open call less: the last act on 
 
 /* Looks a key up in the table and holds it; *index tells which of the operation's keys it is, `is_new` whether for the
  * first time. */
-enum status op_hold(struct op *op, const struct paramd_key *k, size_t *index, bool *is_new, struct error *e) MUST_CHECK;
+enum status op_hold(struct op *op, const struct paramd_key *k, size_t *index, bool *is_new,
+                    struct error *e) MUST_CHECK;
 /* The same for a key of the table that it does not hold yet. */
 enum status op_hold_found(struct op *op, struct key *k, struct error *e) MUST_CHECK;
 /* Describes what is not known of the held keys; `resolved` follows, perhaps from inside. NOT_FOUND ends it. */
@@ -156,14 +163,16 @@ void op_step_answer(struct op *op, struct call *c, const struct incoming *in, co
 /* ---- tensors ---------------------------------------------------------------------------------------------------- */
 
 /* Checks a tensor of the caller by itself. */
-enum status tensor_check(const struct paramd_tensor *t, const struct paramd_key *k, uint64_t *size, struct error *e) MUST_CHECK;
+enum status tensor_check(const struct paramd_tensor *t, const struct paramd_key *k, uint64_t *size,
+                         struct error *e) MUST_CHECK;
 /* Against the key: both named, and the cure for numpy's standard type. */
 enum status tensor_fits(const struct paramd_tensor *t, const struct key *k, struct error *e) MUST_CHECK;
 /* The sum of values of one key in its own type. OUT_OF_RANGE when an integer does not fit. *out is for mem_free. */
 enum status tensor_sum(const struct tensors *t, const size_t *indices, size_t count, const struct key *k, void **out,
                        struct error *e) MUST_CHECK;
 
-/* Values of a request, laid out in its body: small ones are copied together, large ones are sent from where they lie. */
+/* Values of a request, laid out in its body: small ones are copied together, large ones are sent from where they
+ * lie. */
 struct piece {
     const void *at;
     uint64_t size;
@@ -201,6 +210,7 @@ struct engine {
     struct list ops;
     struct list ready[ROLE_COUNT];
     uint64_t finished;
+    uint64_t activity;                   /* counts what was sent, opened and reported */
     bool pumping, pump_again;
 
     struct error lost;                   /* not OK: the store is gone for this handle */
@@ -222,6 +232,8 @@ enum status op_rejoin(struct engine *en, struct op **out, struct error *e) MUST_
 void engine_due(struct engine *en, uint64_t at);
 uint64_t engine_sequence(struct engine *en);
 void engine_read_join(struct engine *en, struct bytes document);
+/* What counts as joined for a handle that only looks. */
+void engine_begin_looking(struct engine *en);
 /* Takes the arrays of `op` out of the links. */
 void engine_detach(struct engine *en, struct op *op);
 /* "no connection to tcp://... for 3 s: connection refused", or false when lanes are up. */

@@ -1,4 +1,4 @@
-/* Operations of one JSON request: any method; and opening a store, which is two. */
+/* Operations of one JSON request: any method; and opening a store, which is two (one for a handle that only looks). */
 #include "api/client/documents.h"
 #include "api/client/lane.h"
 #include "service/base/mem.h"
@@ -70,7 +70,7 @@ static void json_what(const struct op *op, struct buf *out)
 }
 
 static const struct op_ops json_ops = {
-    .name = "call", .size = sizeof(struct op_json), .next = json_next, .answer = json_answer, .free = json_free,
+    .name = "call", .need = NEED_NOTHING, .size = sizeof(struct op_json), .next = json_next, .answer = json_answer, .free = json_free,
     .what = json_what,
 };
 
@@ -103,7 +103,7 @@ const char *op_answer(const struct op *op)
     return (const char *)((const struct op_json *)(const void *)op)->answer.at;
 }
 
-/* ---- opening a store --------------------------------------------------------------------------------------------- */
+/* ---- opening a store: Create and Join; one that only looks asks for the store, if it named one ------------------ */
 
 struct op_open {
     struct op op;
@@ -116,10 +116,12 @@ static struct call *open_next(struct op *op, enum role role)
 {
     struct op_open *o = open_op(op);
     const struct client_options *options = op->engine->options;
-    struct buf join = {0};
+    struct buf join = {0}, nothing = {.at = (uint8_t *)(uintptr_t)"{}", .size = 2};
 
     if (role != ROLE_CONTROL || o->asked) return NULL;
     o->asked = true;
+    if (!options->join && !options->store_named) return document_call(op, WIRE_Health, &nothing);
+    if (!options->join) return document_call(op, WIRE_GetStore, &options->find);
     if (!o->created) return document_call(op, WIRE_Create, &options->create);
     buf_format(&join, "{\"store\":%u", op->engine->store);
     if (options->worker_name[0] != '\0') {
@@ -147,6 +149,12 @@ static enum status read_created(struct engine *en, struct bytes document, struct
     return STATUS_OK;
 }
 
+static const struct error *no_type_yet(struct error *e)
+{
+    error_set(e, REASON_NO_STORE, "the store is not created yet: the first worker does, or Create with a type");
+    return e;
+}
+
 static void open_answer(struct op *op, struct call *c, const struct incoming *in, const struct error *why)
 {
     struct op_open *o = open_op(op);
@@ -161,8 +169,15 @@ static void open_answer(struct op *op, struct call *c, const struct incoming *in
     if (c->method == WIRE_Join) {
         engine_read_join(op->engine, document);
         op_finish(op);
+    } else if (c->method == WIRE_Health) {
+        engine_begin_looking(op->engine);
+        op_finish(op);
     } else if (read_created(op->engine, document, &e) != STATUS_OK) {
         op_fail(op, &e);
+    } else if (c->method == WIRE_GetStore) {
+        engine_begin_looking(op->engine);
+        if (op->engine->store == 0) op_fail(op, no_type_yet(&e));
+        else op_finish(op);
     } else {
         o->created = true;
         o->asked = false;
@@ -171,7 +186,7 @@ static void open_answer(struct op *op, struct call *c, const struct incoming *in
 }
 
 static const struct op_ops open_ops = {
-    .name = "create", .size = sizeof(struct op_open), .next = open_next, .answer = open_answer,
+    .name = "create", .need = NEED_NOTHING, .size = sizeof(struct op_open), .next = open_next, .answer = open_answer,
 };
 
 static enum status open_new(struct engine *en, bool created, struct op **out, struct error *e)

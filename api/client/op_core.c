@@ -16,6 +16,18 @@ enum {
 
 /* ---- life ------------------------------------------------------------------------------------------------------- */
 
+/* A handle that only looks has no steps and no place in a round. */
+static enum status may_look(const struct engine *en, const struct op_ops *ops, struct error *e)
+{
+    if (en->options->join || ops->need == NEED_NOTHING) return STATUS_OK;
+    if (ops->need == NEED_MEMBER)
+        return error_set(e, REASON_NOT_JOINED, "%s is for workers of the store, and this handle only looks: open one "
+                         "without \"join\": false", ops->name);
+    if (en->store != 0) return STATUS_OK;
+    return error_set(e, REASON_NO_STORE, "%s needs a store, and this handle was opened without one: name it as "
+                     "\"store\"", ops->name);
+}
+
 static enum status may_begin(const struct engine *en, bool early, struct error *e)
 {
     if (en->lost.status != STATUS_OK) {
@@ -32,6 +44,7 @@ enum status op_new(struct engine *en, const struct op_ops *ops, bool early, stru
 {
     enum status s = may_begin(en, early, e);
 
+    if (s == STATUS_OK) s = may_look(en, ops, e);
     if (s != STATUS_OK) return s;
     struct op *op = mem_zero(ops->size);
     if (op == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for an operation");
@@ -103,9 +116,16 @@ void op_release(struct op *op)
     if (op->calls == 0) op_free(op);
 }
 
+/* A Wait under way may hang for longer than there is time now: another one is sent that is answered before. */
 void op_set_deadline(struct op *op, uint32_t ms)
 {
-    op->deadline = op->engine->now + ms;
+    uint64_t deadline = op->engine->now + ms;
+
+    if (op->waiting && deadline < op->deadline) {
+        op->wait_call = NULL;
+        op_want(op, ROLE_WAIT);
+    }
+    op->deadline = deadline;
     engine_due(op->engine, op->deadline);
 }
 
@@ -122,6 +142,7 @@ void op_want(struct op *op, enum role role)
     while (at->prev != &ready->head && CONTAINER_OF(at->prev, struct op, ready[role])->priority < op->priority)
         at = at->prev;
     list_insert_before(at, &op->ready[role]);
+    op->engine->pump_again = true; /* a lane that was looked at already may be the one */
 }
 
 void op_wake_at(struct op *op, uint64_t ms)
@@ -134,7 +155,11 @@ void op_hint(struct op *op, const struct error *e) { op->hint = *e; }
 
 /* ---- keys ------------------------------------------------------------------------------------------------------- */
 
-bool key_is_known(const struct engine *en, const struct key *k) { return k->known == en->joining && !k->uncertain; }
+/* While the joining is done again nothing is: the steps will be others. */
+bool key_is_known(const struct engine *en, const struct key *k)
+{
+    return k->known == en->joining && !k->uncertain && en->rejoin == NULL;
+}
 
 enum status op_hold(struct op *op, const struct paramd_key *name, size_t *index, bool *is_new, struct error *e)
 {
@@ -238,6 +263,7 @@ static enum status learn(struct engine *en, struct key *k, const json_t *item, s
         k->known = 0;
         return error_set(e, REASON_NO_KEY, "key %s was not initialised: call init with its first value", name);
     }
+    if (!en->options->join && f.next_step == 0) f.next_step = 1; /* it has none, and pushes nothing */
     if (f.id == 0 || f.next_step == 0 || !dtype_parse(bytes_text(doc_text(item, "dtype")), &f.dtype) ||
         learn_shape(json_object_get(item, "shape"), shape, &f.ndim) != STATUS_OK)
         return error_set(e, REASON_INTERNAL, "the daemon's description of key %s cannot be read", name);
@@ -320,7 +346,7 @@ static void put_cond(struct call *c, const struct engine *en, const struct cond 
 
 static struct call *ask_wait(struct op *op)
 {
-    if (op->wait_asked) return NULL;
+    if (op->wait_call != NULL) return NULL;
     struct call *c = call_new(op, WIRE_Wait);
     if (c == NULL) return NULL;
     c->kind = CALL_WAIT;
@@ -341,7 +367,7 @@ static struct call *ask_wait(struct op *op)
     });
     c->answer_size = c->item_count * (wire_wait_result_size + wire_fault_size) +
                      (c->item_count < FAULT_TEXTS_MAX ? c->item_count : FAULT_TEXTS_MAX) * 256;
-    op->wait_asked = true;
+    op->wait_call = c;
     return c;
 }
 
@@ -365,6 +391,8 @@ static void read_wait(struct op *op, const struct call *c, const struct incoming
     struct error e, failed = {0};
     uint32_t index;
 
+    if (c != op->wait_call) return; /* another one was sent instead; the conditions may be others now */
+    op->wait_call = NULL;
     wire_get_wait_done(&fixed, &done);
     for (uint32_t i = 0; i < done.count && wire_get_wait_result(&a.results, &r); i++)
         if (r.index < c->item_count) decide(op, c->items[r.index], &r);
@@ -374,7 +402,6 @@ static void read_wait(struct op *op, const struct call *c, const struct incoming
         if (cond->state != WAIT_FAILED) op_hint(op, &e);
         else if (failed.status == STATUS_OK) failed = e;
     }
-    op->wait_asked = false;
     if (failed.status != STATUS_OK) op_fail(op, &failed);
     else op_wait_for(op, op->cond_want);
 }

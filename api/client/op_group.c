@@ -94,11 +94,11 @@ static void group_what(const struct op *op, struct buf *out)
     else buf_format(out, " for pushes of %zu keys", op->held_count);
 }
 
-#define GROUP_OPS(word)                                                                                     \
-    {.name = word, .size = sizeof(struct op_group), .waited = group_waited, .settled = group_settled,       \
+#define GROUP_OPS(word, needs)                                                                              \
+    {.name = word, .need = needs, .size = sizeof(struct op_group), .waited = group_waited, .settled = group_settled,       \
      .next = group_next, .answer = group_answer, .ended = group_ended, .free = group_free, .what = group_what}
 
-static const struct op_ops wait_ops = GROUP_OPS("wait"), barrier_ops = GROUP_OPS("barrier");
+static const struct op_ops wait_ops = GROUP_OPS("wait", NEED_STORE), barrier_ops = GROUP_OPS("barrier", NEED_MEMBER);
 
 static enum status hold_all(struct op *op, struct error *e)
 {

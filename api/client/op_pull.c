@@ -82,7 +82,8 @@ static void item_over(struct item *i, uint64_t version)
     for (size_t n = 0; n < i->count; n++) {
         size_t output = p->grouped[i->first + n];
         if (p->newer.versions != NULL) p->newer.versions[output] = version;
-        if (output == i->target || !is_wanted(i, i->target, version) || !is_wanted(i, output, version)) continue;
+        if (output == i->target || i->key->size == 0) continue;
+        if (!is_wanted(i, i->target, version) || !is_wanted(i, output, version)) continue;
         memmove(place_of(i, output, 0), place_of(i, i->target, 0), i->key->size);
     }
     enter(i, ITEM_DONE);

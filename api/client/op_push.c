@@ -516,11 +516,12 @@ static void push_what(const struct op *op, struct buf *out)
     if (p->left > told) buf_format(out, " and %zu more", p->left - told);
 }
 
-#define PUSH_OPS(word)                                                                                       \
-    {.name = word, .size = sizeof(struct op_push), .resolved = push_resolved, .next = push_next,             \
-     .answer = push_answer, .wake = push_wake, .ended = push_ended, .free = push_free, .what = push_what}
+#define PUSH_OPS(word, needs)                                                                                \
+    {.name = word, .need = needs, .size = sizeof(struct op_push), .resolved = push_resolved,                 \
+     .next = push_next, .answer = push_answer, .wake = push_wake, .ended = push_ended, .free = push_free,    \
+     .what = push_what}
 
-static const struct op_ops push_ops = PUSH_OPS("push"), set_ops = PUSH_OPS("set");
+static const struct op_ops push_ops = PUSH_OPS("push", NEED_MEMBER), set_ops = PUSH_OPS("set", NEED_STORE);
 
 static enum status begin(struct engine *en, const struct tensors *t, unsigned method, bool force, struct op **out,
                          struct error *e)

@@ -510,7 +510,8 @@ static enum status read_info(void *ctx, const char *answer, struct error *e)
     } else {
         out->dtype = (int)dtype;
         out->ndim = (int)json_array_size(shape);
-        for (size_t i = 0; i < json_array_size(shape); i++) out->shape[i] = json_integer_value(json_array_get(shape, i));
+        for (size_t i = 0; i < json_array_size(shape); i++)
+            out->shape[i] = json_integer_value(json_array_get(shape, i));
         out->version = doc_u64(item, "version", 0);
         out->id = doc_u64(item, "id", 0);
     }
@@ -577,7 +578,7 @@ static enum status begin_call(struct paramd *kv, const char *method, const char 
         json_decref(doc);
         return error_set(e, REASON_BAD_JSON, "%s takes a JSON object", method);
     }
-    bool whole = names_no_store(number) || json_object_get(doc, "store") != NULL;
+    bool whole = names_no_store(number) || !engine_has_store(kv->engine) || json_object_get(doc, "store") != NULL;
     char *members = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
     if (members == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a request");

@@ -94,10 +94,17 @@ struct paramd_info {
  *   "worker_id" (32 hexadecimal digits; kept over restarts), "round_timeout" 60, "start_timeout" 60,
  *   "connect_timeout" 5, "worker_timeout" 10 (seconds), "on_reinit" "error" | "replace" | "keep" (else
  *   PARAMD_ON_REINIT), "async_default", "on_missing", "min_workers", "on_late", "sum_order", "elastic", "versions_max",
- *   "token" (else PARAMD_TOKEN), "engine" "own" | "nanomsg", "bulk" true | false, "connections" 1 (bulk).
+ *   "token" (else PARAMD_TOKEN, else what stands in the file PARAMD_TOKEN_FILE), "engine" "own" | "nanomsg", "bulk"
+ *   true | false, "connections" 1 (bulk), "join" true.
  * What is left out is not sent, and agrees with any store that is there. For a daemon's store this connects, creates
  * the store unless it is there, and joins it as a worker; it waits for connect_timeout at most: UNAVAILABLE with the
- * address and the command that starts a daemon. */
+ * address and the command that starts a daemon.
+ *
+ * "join": false opens a handle that only looks, whatever the type: the store is neither created nor joined, so that no
+ * round will ever wait for this handle. With "store" the store must be there (NOT_FOUND), and paramd_pull,
+ * paramd_describe, paramd_set (values up to one frame), paramd_set_updater and paramd_delete work on it; without,
+ * paramd_call alone does, and its documents go as they are. What is for workers (init, push, barrier) is refused:
+ * FAILED_PRECONDITION "not-joined". */
 PARAMD_API int paramd_create(const char *type, const char *options, struct paramd **out, struct paramd_error *e);
 /* The same without waiting: the operation is finished when the handle is ready. */
 PARAMD_API int paramd_create_start(const char *type, const char *options, struct paramd **out, struct paramd_op **op,

@@ -31,7 +31,8 @@ enum status tensor_check(const struct paramd_tensor *t, const struct paramd_key 
     if (t->dtype < 0 || !dtype_known((unsigned)t->dtype))
         return error_set(e, REASON_BAD_ARGUMENT, "key %s: there is no dtype %d", name, t->dtype);
     if (t->ndim < 0 || t->ndim > DIMS_MAX || (t->ndim > 0 && t->shape == NULL))
-        return error_set(e, REASON_BAD_ARGUMENT, "key %s: a value has 0 to %d dimensions, not %d", name, DIMS_MAX, t->ndim);
+        return error_set(e, REASON_BAD_ARGUMENT, "key %s: a value has 0 to %d dimensions, not %d", name, DIMS_MAX,
+                         t->ndim);
     if (!wire_shape_size(t->shape, (unsigned)t->ndim, dtype_size((enum dtype)t->dtype), &count, size))
         return error_set(e, REASON_BAD_ARGUMENT, "key %s: the shape has a negative dimension or more than 1 TiB", name);
     if (*size > 0 && t->data == NULL) return error_set(e, REASON_BAD_ARGUMENT, "key %s: the value has no data", name);
@@ -62,7 +63,7 @@ enum status tensor_fits(const struct paramd_tensor *t, const struct key *k, stru
     return error_set(e, REASON_SHAPE_MISMATCH, "key %s: the key has shape %s, the value %s", name, have, given);
 }
 
-/* Sums of integers are taken in 64 bits and written back in the key's own type. */
+/* Sums are taken in dtype_sum, such as 64 bits for integers, and written back in the key's own type. */
 static uint32_t narrow(enum dtype type, size_t count, void *sum, void *to)
 {
     uint32_t flags = 0;
@@ -83,15 +84,12 @@ enum status tensor_sum(const struct tensors *t, const size_t *indices, size_t co
     char name[80];
 
     key_name_text(&k->name, name, sizeof name);
-    if (!dtype_computes(k->dtype))
-        return error_set(e, REASON_UNIMPLEMENTED, "key %s: this version cannot sum %s: push one value", name,
-                         dtype_numpy(k->dtype));
     void *sum = mem_aligned(elements * dtype_size(dtype_sum(k->dtype)));
     if (sum == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for the sum of key %s", name);
     loops_widen(k->dtype, sum, t->values[indices[0]].data, elements);
     for (size_t i = 1; i < count; i++) flags |= loops_add(k->dtype, sum, t->values[indices[i]].data, elements);
     /* In place: an element is never wider than its sum, and the loop goes upwards. */
-    if (dtype_is_integer(k->dtype)) flags |= narrow(k->dtype, elements, sum, sum);
+    if (dtype_sum(k->dtype) != k->dtype) flags |= narrow(k->dtype, elements, sum, sum);
     if (flags & WORK_OVERFLOW) {
         mem_free(sum);
         return error_set(e, REASON_SUM_OVERFLOW, "key %s: the sum of %zu values does not fit %s", name, count,

@@ -8,23 +8,24 @@ enum {
 };
 
 /*    word        adds          reason to refuse it, or NONE, and the sentence */
-#define WORDS(X)                                                                                                      \
-    X(local,      WORD_LOCAL,   NONE, "")                                                                            \
-    X(device,     WORD_DEVICE,  NONE, "")                                                                            \
-    X(nccl,       WORD_DEVICE,  DEVICE_LOST,                                                                         \
-      "nccl sums over GPUs, and this version has no GPU device and no libnccl: use local, device, dist_sync or dist_async") \
-    X(dist,       WORD_DIST,    NONE, "")                                                                            \
-    X(sync,       WORD_SYNC,    NONE, "")                                                                            \
-    X(async,      WORD_ASYNC,   NONE, "")                                                                            \
-    X(ssp,        WORD_DIST,    UNIMPLEMENTED,                                                                       \
-      "stale synchronous stores are not in this version: use dist_sync or dist_async")                               \
-    X(p3,         WORD_DIST,    UNIMPLEMENTED,                                                                       \
-      "slicing by priority is not in this version: use dist_sync and give each push a priority")                     \
-    X(tree,       WORD_HINT,    UNIMPLEMENTED,                                                                       \
-      "sums over a tree of GPUs are not in this version: leave the word out, the results are the same")              \
-    X(update,     WORD_HINT,    NONE, "")                                                                            \
-    X(allreduce,  WORD_HINT,    NONE, "")                                                                            \
-    X(cpu,        WORD_HINT,    NONE, "")                                                                            \
+#define WORDS(X)                                                                                                 \
+    X(local,      WORD_LOCAL,   NONE, "")                                                                        \
+    X(device,     WORD_DEVICE,  NONE, "")                                                                        \
+    X(nccl,       WORD_DEVICE,  DEVICE_LOST,                                                                     \
+      "nccl sums over GPUs, and this version has no GPU device and no libnccl: "                                 \
+      "use local, device, dist_sync or dist_async")                                                              \
+    X(dist,       WORD_DIST,    NONE, "")                                                                        \
+    X(sync,       WORD_SYNC,    NONE, "")                                                                        \
+    X(async,      WORD_ASYNC,   NONE, "")                                                                        \
+    X(ssp,        WORD_DIST,    UNIMPLEMENTED,                                                                   \
+      "stale synchronous stores are not in this version: use dist_sync or dist_async")                           \
+    X(p3,         WORD_DIST,    UNIMPLEMENTED,                                                                   \
+      "slicing by priority is not in this version: use dist_sync and give each push a priority")                 \
+    X(tree,       WORD_HINT,    UNIMPLEMENTED,                                                                   \
+      "sums over a tree of GPUs are not in this version: leave the word out, the results are the same")          \
+    X(update,     WORD_HINT,    NONE, "")                                                                        \
+    X(allreduce,  WORD_HINT,    NONE, "")                                                                        \
+    X(cpu,        WORD_HINT,    NONE, "")                                                                        \
     X(gpu,        WORD_HINT,    NONE, "")
 
 static const struct word {

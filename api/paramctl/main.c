@@ -1,277 +1,283 @@
-/* paramctl: the command line. Each command is a row: what it asks of the daemon, and how the answer is shown.
- * Exit status: 0 ok, 1 error, 2 usage, 3 not found, 4 conflict, 5 not authorised, 6 unavailable. */
-#include "api/client/paramd.h"
-#include "api/wire.h"
+/* paramctl: the command line. A command and a flag are a row each; from the rows come the reader and --help. */
+#include "api/paramctl/paramctl.h"
 
-#include <inttypes.h>
-#include <jansson.h>
-#include <stdio.h>
+#include "service/updater.h"
+
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { EXIT_USAGE = 2 };
+enum flag_kind { FLAG_TEXT, FLAG_ON, FLAG_BYTES, FLAG_SECONDS };
+enum { ANYWHERE = 1, KEYS = 2, GET = 4, PULL = 8, PUT = 16, PUSH = 32, BENCH = 64, TOP = 128, VIZ = 256, SUMMARY = 512 };
 
-struct options {
-    const char *url;
-    const char *store;
-    bool json;
-    const char *args[8];
-    int arg_count;
+static const struct flag_row {
+    const char *name, *argument;
+    enum flag_kind kind;
+    size_t offset;
+    unsigned commands;                           /* that have it */
+    const char *text;
+} flags[] = {
+    {"url", "URL", FLAG_TEXT, offsetof(struct ctl, url), ANYWHERE,
+     "front door [PARAMD_URL, else tcp://127.0.0.1:7700]"},
+    {"store", "NAME", FLAG_TEXT, offsetof(struct ctl, store), ANYWHERE, "[PARAMD_STORE, else default]"},
+    {"token-file", "FILE", FLAG_TEXT, offsetof(struct ctl, token_file), ANYWHERE,
+     "[the token in PARAMD_TOKEN, else the file PARAMD_TOKEN_FILE]"},
+    {"timeout", "SECONDS", FLAG_SECONDS, offsetof(struct ctl, timeout), ANYWHERE, "to connect [5]"},
+    {"json", "", FLAG_ON, offsetof(struct ctl, json), ANYWHERE, "answers and errors as JSON"},
+    {"limit", "N", FLAG_BYTES, offsetof(struct ctl, limit), KEYS, "keys that are listed; 0: all [1000]"},
+    {"npy", "FILE", FLAG_TEXT, offsetof(struct ctl, npy), GET, "write the value there instead of printing it"},
+    {"into", "FOLDER", FLAG_TEXT, offsetof(struct ctl, into), PULL, "write each value there as KEY.npy"},
+    {"wait", "", FLAG_ON, offsetof(struct ctl, wait), GET | PULL | PUSH,
+     "until there is a newer version; push: until it is applied"},
+    {"force", "", FLAG_ON, offsetof(struct ctl, force), PUT, "also while a round of the key is open, which fails"},
+    {"dtype", "TYPE", FLAG_TEXT, offsetof(struct ctl, dtype), PUT | PUSH, "of a JSON value [the key's, else float32]"},
+    {"key-type", "int|str", FLAG_TEXT, offsetof(struct ctl, key_type), GET | PULL | PUT | PUSH,
+     "of KEY [the store's; in an empty store a number is a number]"},
+    {"size", "BYTES", FLAG_BYTES, offsetof(struct ctl, size), BENCH, "of the large value [4m]"},
+    {"seconds", "SECONDS", FLAG_SECONDS, offsetof(struct ctl, seconds), BENCH, "for all of it [4]"},
+    {"interval", "SECONDS", FLAG_SECONDS, offsetof(struct ctl, interval), TOP, "between two looks [1]"},
+    {"once", "", FLAG_ON, offsetof(struct ctl, once), TOP, "one screen, then end"},
+    {"out", "FILE", FLAG_TEXT, offsetof(struct ctl, out), VIZ | SUMMARY, "or -o: write there [stdout]"},
+    {"format", "FORMAT", FLAG_TEXT, offsetof(struct ctl, format), VIZ,
+     "svg png pdf dot json text [by the name of the file, else svg]"},
+    {"view", "VIEW", FLAG_TEXT, offsetof(struct ctl, view), VIZ, "default full blocks mxnet [default]"},
+    {"direction", "WAY", FLAG_TEXT, offsetof(struct ctl, direction), VIZ, "down up right [down]"},
+    {"color", "WHAT", FLAG_TEXT, offsetof(struct ctl, color_by), VIZ, "op size version updater norm ... [op]"},
+    {"shape", "NAME=DIMS", FLAG_TEXT, offsetof(struct ctl, shape), VIZ | SUMMARY,
+     "of the inputs, such as 'data=N,3,224,224;label=N'"},
+    {"expand", "IDS", FLAG_TEXT, offsetof(struct ctl, expand), VIZ, "blocks that are drawn in full, such as n12,n40"},
+    {"live", "", FLAG_ON, offsetof(struct ctl, live), VIZ | SUMMARY, "ask the store for what it knows of the parameters"},
+    {"text", "", FLAG_ON, offsetof(struct ctl, as_text), VIZ, "numbered sentences instead of a drawing"},
 };
+enum { FLAG_COUNT = sizeof flags / sizeof flags[0] };
 
-struct command {
-    const char *name, *arguments, *text;
-    int least, most;                                         /* arguments */
-    int (*run)(const struct options *o);
+static const struct command {
+    const char *name, *arguments;
+    int least, most;
+    unsigned bit;
+    int (*run)(const struct ctl *c);
+    const char *text, *more;
+} commands[] = {
+    {"info", "", 0, 0, ANYWHERE, run_info, "what the daemon is and has done", ""},
+    {"health", "", 0, 0, ANYWHERE, run_health, "whether it serves",
+     "Ends with 0 when it serves, and with 6 when it drains or does not answer.\n"},
+    {"stores", "", 0, 0, ANYWHERE, run_stores, "the stores", ""},
+    {"keys", "[PREFIX]", 0, 1, KEYS, run_keys, "the keys of a store", ""},
+    {"get", "KEY", 1, 1, GET, run_get, "the value of a key",
+     "Prints it as numpy does: more than 1000 elements are abbreviated. With --json all of them come out.\n"
+     "  paramctl get fc1_weight --npy fc1.npy\n"},
+    {"put", "KEY FILE.npy|JSON", 2, 2, PUT, run_put, "replaces a value, or creates the key",
+     "The updater is not asked. Keys are created in stores without workers, for which paramctl joins for a moment.\n"
+     "  paramctl put bias '[0, 0, 0.5]'\n"},
+    {"push", "KEY FILE.npy|JSON", 2, 2, PUSH, run_push, "pushes a gradient, as a worker of the store",
+     "It joins the store for that time: in a dist_sync store the rounds wait for it as for any worker.\n"
+     "  paramctl push bias grad.npy --wait\n"},
+    {"pull", "KEY...", 1, ARGS_MAX, PULL, run_pull, "several values, each of one version: what they are like, or files",
+     "  paramctl pull w b --into /tmp/model\n"},
+    {"updater", "[get|set FILE|JSON]", 0, 2, ANYWHERE, run_updater, "the updater of a store",
+     "  paramctl updater set '{\"type\": \"sgd\", \"learning_rate\": 0.1}'\n"},
+    {"workers", "[dismiss NAME|RANK]", 0, 2, ANYWHERE, run_workers, "who has joined a store",
+     "A dead worker that is dismissed is no longer waited for.\n"},
+    {"rounds", "", 0, 0, ANYWHERE, run_rounds, "open rounds and barriers, and who is missing in them", ""},
+    {"top", "", 0, 0, TOP, run_top, "rates, stores and open rounds, refreshed; q ends", ""},
+    {"bench", "", 0, 0, BENCH, run_bench, "a quick push and pull figure, in a store of its own", ""},
+    {"viz", "[FILE]", 0, 1, VIZ, run_viz, "draws a network (MXNet symbol file, ONNX), or the keys of a store",
+     "png and pdf need rsvg-convert (package librsvg2-bin).\n"
+     "  paramctl viz net-symbol.json -o net.svg\n"
+     "  paramctl viz net-symbol.json --live --color version -o net.svg\n"
+     "  paramctl viz -o keys.svg\n"},
+    {"summary", "[FILE]", 0, 1, SUMMARY, run_summary, "the layers of a network, their shapes and parameters",
+     "  paramctl summary net-symbol.json --shape data=1,3,224,224\n"},
+    {"describe", "[METHOD]", 0, 1, ANYWHERE, run_describe, "methods of the protocol and their fields", ""},
+    {"call", "METHOD [JSON]", 1, 2, ANYWHERE, run_call, "any JSON method",
+     "  paramctl call DeleteStore '{\"store\": \"old\"}'\n"},
 };
+enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
-/* ---- asking ----------------------------------------------------------------------------------------------------- */
+/* ---- help ------------------------------------------------------------------------------------------------------- */
 
-static int exit_of(int status)
+static void print_flags(FILE *to, unsigned which)
 {
-    switch (status) {
-    case STATUS_OK: return 0;
-    case STATUS_NOT_FOUND: return 3;
-    case STATUS_ALREADY_EXISTS:
-    case STATUS_FAILED_PRECONDITION:
-    case STATUS_ABORTED: return 4;
-    case STATUS_PERMISSION_DENIED:
-    case STATUS_UNAUTHENTICATED: return 5;
-    case STATUS_UNAVAILABLE:
-    case STATUS_DEADLINE_EXCEEDED: return 6;
-    default: return 1;
+    for (size_t i = 0; i < FLAG_COUNT; i++) {
+        char left[40];
+        if ((flags[i].commands & which) == 0) continue;
+        snprintf(left, sizeof left, "--%s %s", flags[i].name, flags[i].argument);
+        fprintf(to, "  %-20s %s\n", left, flags[i].text);
     }
 }
 
-static int complain(const struct paramd_error *e)
+static int help(FILE *to, int code)
 {
-    fprintf(stderr, "paramctl: %s\n", e->text);
-    return exit_of(e->status);
-}
-
-/* The daemon's answer, or NULL with *code set and the reason said. */
-static json_t *ask(const struct options *o, const char *method, json_t *document, int *code)
-{
-    struct paramd *kv = NULL;
-    struct paramd_error e;
-    char *answer = NULL, *text = json_dumps(document, JSON_COMPACT);
-    json_t *set = json_pack("{s:b}", "join", 0), *out = NULL;
-
-    if (o->url != NULL) json_object_set_new(set, "url", json_string(o->url));
-    char *settings = json_dumps(set, JSON_COMPACT);
-    int s = paramd_create("dist_async", settings, &kv, &e);
-    if (s == 0) s = paramd_call(kv, method, text, &answer, &e);
-    if (s == 0) out = json_loads(answer, 0, NULL);
-    if (s != 0) *code = complain(&e);
-    paramd_text_free(answer);
-    paramd_close(kv);
-    json_decref(set);
-    json_decref(document);
-    free(settings);
-    free(text);
-    return out;
-}
-
-static int show_json(json_t *j)
-{
-    json_dumpf(j, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY);
-    putchar('\n');
-    json_decref(j);
-    return 0;
-}
-
-/* ---- tables ----------------------------------------------------------------------------------------------------- */
-
-static void cell(const json_t *v, char *out, size_t room)
-{
-    char *text;
-
-    if (json_is_string(v)) snprintf(out, room, "%s", json_string_value(v));
-    else if (json_is_real(v)) snprintf(out, room, "%.1f", json_real_value(v));
-    else if (v == NULL || json_is_null(v)) snprintf(out, room, "-");
-    else {
-        text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
-        snprintf(out, room, "%s", text != NULL ? text : "?");
-        free(text);
-    }
-}
-
-/* columns ends with NULL: the members shown of each item, also as head lines. */
-static void print_table(json_t *items, const char *const *columns)
-{
-    size_t width[8] = {0}, i;
-    char text[128];
-    json_t *item;
-
-    for (size_t c = 0; columns[c] != NULL; c++) width[c] = strlen(columns[c]);
-    json_array_foreach(items, i, item)
-        for (size_t c = 0; columns[c] != NULL; c++) {
-            cell(json_object_get(item, columns[c]), text, sizeof text);
-            if (strlen(text) > width[c]) width[c] = strlen(text);
-        }
-    for (size_t c = 0; columns[c] != NULL; c++) printf("%-*s%s", (int)width[c], columns[c], columns[c + 1] ? "  " : "\n");
-    json_array_foreach(items, i, item)
-        for (size_t c = 0; columns[c] != NULL; c++) {
-            cell(json_object_get(item, columns[c]), text, sizeof text);
-            printf("%-*s%s", (int)width[c], text, columns[c + 1] ? "  " : "\n");
-        }
-}
-#define COLUMNS(...) ((const char *const[]){__VA_ARGS__, NULL})
-
-static int show_items(const struct options *o, const char *method, json_t *document, const char *const *columns)
-{
-    int code = 1;
-    json_t *j = ask(o, method, document, &code);
-
-    if (j == NULL) return code;
-    if (o->json) return show_json(j);
-    print_table(json_object_get(j, "items"), columns);
-    json_decref(j);
-    return 0;
-}
-
-/* ---- commands --------------------------------------------------------------------------------------------------- */
-
-static int run_stores(const struct options *o)
-{
-    return show_items(o, "ListStores", json_object(), COLUMNS("store", "type", "keys", "workers"));
-}
-
-static int run_keys(const struct options *o)
-{
-    json_t *in = json_pack("{s:s}", "store", o->store);
-
-    if (o->arg_count > 0) json_object_set_new(in, "prefix", json_string(o->args[0]));
-    return show_items(o, "List", in, COLUMNS("key", "dtype", "shape", "version", "id"));
-}
-
-static int run_whole(const struct options *o, const char *method, json_t *document)
-{
-    int code = 1;
-    json_t *j = ask(o, method, document, &code);
-    return j != NULL ? show_json(j) : code;
-}
-
-static int run_info(const struct options *o) { return run_whole(o, "Stats", json_object()); }
-static int run_health(const struct options *o) { return run_whole(o, "Health", json_object()); }
-static int run_updater(const struct options *o) { return run_whole(o, "GetUpdater", json_pack("{s:s}", "store", o->store)); }
-static int run_store(const struct options *o) { return run_whole(o, "Stats", json_pack("{s:s}", "store", o->store)); }
-
-static int run_dismiss(const struct options *o)
-{
-    return run_whole(o, "Dismiss", json_pack("{s:s,s:s}", "store", o->store, "worker", o->args[0]));
-}
-
-static int run_call(const struct options *o)
-{
-    json_error_t why;
-    json_t *in = o->arg_count > 1 ? json_loads(o->args[1], JSON_REJECT_DUPLICATES, &why) : json_object();
-
-    if (!json_is_object(in)) {
-        fprintf(stderr, "paramctl: the second argument is no JSON object: %s\n", in == NULL ? why.text : "it is something else");
-        json_decref(in);
-        return EXIT_USAGE;
-    }
-    return run_whole(o, o->args[0], in);
-}
-
-/* ---- describe: from the same lists that make the code ----------------------------------------------------------- */
-
-#define FIELD_PRINT(type, name) printf("  %-5s %s\n", #type, #name);
-#define MESSAGE_PRINT(name, LIST)                                                           \
-    if (strcmp(what, #name) == 0) {                                                         \
-        printf("%s (%d bytes)\n", #name, (int)wire_##name##_size);                          \
-        LIST(FIELD_PRINT)                                                                   \
-    }
-
-static void print_message(const char *what)
-{
-    WIRE_MESSAGES(MESSAGE_PRINT)
-}
-
-static int run_describe(const struct options *o)
-{
-    static const struct { unsigned method; const char *messages[5]; } data[] = {
-        {WIRE_Init, {"init", "init_entry", "init_done", "init_result", "fault"}},
-        {WIRE_Push, {"push", "push_entry", "push_done", "fault", NULL}},
-        {WIRE_Set, {"push", "push_entry", "set_done", NULL, NULL}},
-        {WIRE_Pull, {"pull", "pull_entry", "pull_done", "pull_result", "fault"}},
-        {WIRE_Wait, {"wait", "wait_entry", "wait_done", "wait_result", "fault"}},
-    };
-    const char *name = o->arg_count > 0 ? o->args[0] : "";
-    unsigned m;
-
-    if (strncmp(name, "paramd.v1.", 10) == 0) name += 10;
-    if (name[0] == '\0') {
-        for (m = 1; m < WIRE_METHODS_END; m++)
-            if (wire_method_name(m) != NULL) printf("paramd.v1.%s\n", wire_method_name(m));
-        return 0;
-    }
-    m = wire_method_find(bytes_text(name));
-    if (m == 0) {
-        fprintf(stderr, "paramctl: no method '%s'; `paramctl describe` lists them\n", name);
-        return 3;
-    }
-    printf("paramd.v1.%s: method %u, %s%s\n", name, m, wire_method_is_json(m) ? "one JSON document each way" : "binary",
-           wire_method_flags(m) & WIRE_WRITES ? ", named (executed once)" : "");
-    for (size_t i = 0; i < sizeof data / sizeof data[0]; i++)
-        for (size_t k = 0; data[i].method == m && k < 5 && data[i].messages[k] != NULL; k++)
-            print_message(data[i].messages[k]);
-    return 0;
-}
-
-static const struct command commands[] = {
-    {"info", "", "what the daemon is and has done", 0, 0, run_info},
-    {"health", "", "whether it serves", 0, 0, run_health},
-    {"stores", "", "the stores", 0, 0, run_stores},
-    {"store", "", "workers, open rounds and who is missing in them (--store)", 0, 0, run_store},
-    {"keys", "[PREFIX]", "the keys of a store", 0, 1, run_keys},
-    {"updater", "", "the updater of a store", 0, 0, run_updater},
-    {"dismiss", "WORKER", "a dead worker is no longer waited for", 1, 1, run_dismiss},
-    {"describe", "[METHOD]", "methods of the protocol and their fields", 0, 1, run_describe},
-    {"call", "METHOD [JSON]", "any JSON method", 1, 2, run_call},
-};
-
-static int usage(FILE *to, int code)
-{
-    fputs("paramctl: looks into a paramd daemon.\n\nusage: paramctl [--url URL] [--store NAME] [--json] COMMAND ...\n\n", to);
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+    fputs("paramctl: looks into a paramd daemon. Looking joins no store.\n\n"
+          "usage: paramctl COMMAND [ARGUMENTS] [flags]\n\n", to);
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
         char left[40];
         snprintf(left, sizeof left, "%s %s", commands[i].name, commands[i].arguments);
-        fprintf(to, "  %-22s %s\n", left, commands[i].text);
+        fprintf(to, "  %-27s %s\n", left, commands[i].text);
     }
-    fputs("\n--url is the front door [PARAMD_URL, else tcp://127.0.0.1:7700], --store [default]; PARAMD_TOKEN is the token.\n"
-          "Exit status: 0 ok, 1 error, 2 usage, 3 not found, 4 conflict, 5 not authorised, 6 unavailable.\n", to);
+    fputs("\n`paramctl COMMAND --help` tells more. Flags of all commands:\n\n", to);
+    print_flags(to, ANYWHERE);
+    fputs("  --help, --version\n\nNO_COLOR in the environment: no bold.\nExit status: 0 ok, 1 error, 2 usage, "
+          "3 not found, 4 conflict, 5 not authorised, 6 unavailable.\n", to);
     return code;
 }
 
-static int run(const struct command *c, const struct options *o)
+static int help_command(const struct command *c)
 {
-    if (o->arg_count >= c->least && o->arg_count <= c->most) return c->run(o);
-    fprintf(stderr, "usage: paramctl %s %s\n", c->name, c->arguments);
-    return EXIT_USAGE;
+    printf("usage: paramctl %s%s%s [flags]\n\n%s\n%s\n", c->name, c->arguments[0] != '\0' ? " " : "", c->arguments,
+           c->text, c->more);
+    print_flags(stdout, c->bit | ANYWHERE);
+    return 0;
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------------------- */
+
+static bool read_bytes(const char *text, uint64_t *out)
+{
+    static const char suffixes[] = "kmgt";
+    char *end;
+    const char *suffix;
+
+    if (text[0] < '0' || text[0] > '9') return false;
+    *out = strtoull(text, &end, 10);
+    if (*end != '\0' && (suffix = strchr(suffixes, *end | 0x20)) != NULL) {
+        unsigned shift = 10 * (unsigned)(suffix - suffixes + 1);
+        if (*out > UINT64_MAX >> shift) return false;
+        *out <<= shift;
+        end++;
+    }
+    return *end == '\0';
+}
+
+static int set_flag(struct ctl *c, const struct flag_row *f, const char *value)
+{
+    void *field = (char *)c + f->offset;
+    char *end;
+
+    switch (f->kind) {
+    case FLAG_TEXT: *(const char **)field = value; return 0;
+    case FLAG_ON: *(bool *)field = true; return 0;
+    case FLAG_BYTES:
+        if (read_bytes(value, field)) return 0;
+        return complain_usage("--%s: '%s' is no number", f->name, value);
+    case FLAG_SECONDS: break;
+    }
+    *(double *)field = strtod(value, &end);
+    if (*end == '\0' && end != value && *(double *)field >= 0.001 && *(double *)field <= 604800) return 0;
+    return complain_usage("--%s: '%s' is no number of seconds", f->name, value);
+}
+
+static int unknown_flag(const char *flag, size_t size)
+{
+    const char *names[FLAG_COUNT + 3] = {"help", "version"};
+
+    for (size_t i = 0; i < FLAG_COUNT; i++) names[i + 2] = flags[i].name;
+    const char *near = nearest_name(bytes_of(flag, size), names);
+    return complain_usage(near != NULL ? "--%.*s: no such flag; did you mean --%s?"
+                                       : "--%.*s: no such flag; see --help", (int)size, flag, near);
+}
+
+static const struct command *command_find(const char *name)
+{
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+    return NULL;
+}
+
+static int unknown_command(const char *name)
+{
+    const char *names[COMMAND_COUNT + 1] = {NULL};
+
+    for (size_t i = 0; i < COMMAND_COUNT; i++) names[i] = commands[i].name;
+    const char *near = nearest_name(bytes_text(name), names);
+    return complain_usage(near != NULL ? "no command '%s'; did you mean %s?" : "no command '%s'; see --help", name,
+                          near);
+}
+
+/* What main reads the command line into. */
+struct line {
+    struct ctl ctl;
+    const struct command *command;
+    const struct flag_row *odd;                  /* the last flag that not every command has */
+    bool help, version;
+};
+
+static int foreign_flag(const struct command *c, const struct flag_row *f)
+{
+    return complain_usage("%s has no flag --%s; see paramctl %s --help", c->name, f->name, c->name);
+}
+
+static int read_flag(struct line *l, int argc, char **argv, int *i, const char *flag)
+{
+    const char *value = NULL;
+    size_t size = strcspn(flag, "=");
+
+    for (size_t k = 0; k < FLAG_COUNT; k++) {
+        const struct flag_row *f = &flags[k];
+        if (strlen(f->name) != size || memcmp(f->name, flag, size) != 0) continue;
+        if (f->kind == FLAG_ON && flag[size] == '=') return complain_usage("--%s takes no value", f->name);
+        if (f->kind != FLAG_ON) value = flag[size] == '=' ? flag + size + 1 : *i + 1 < argc ? argv[++*i] : NULL;
+        if (f->kind != FLAG_ON && value == NULL) return complain_usage("--%s needs %s", f->name, f->argument);
+        if ((f->commands & ANYWHERE) == 0) l->odd = f;
+        if (l->command != NULL && l->odd != NULL && (l->odd->commands & l->command->bit) == 0)
+            return foreign_flag(l->command, f);
+        return set_flag(&l->ctl, f, value);
+    }
+    return unknown_flag(flag, size);
+}
+
+static int read_word(struct line *l, const char *word)
+{
+    if (l->command == NULL) {
+        l->command = command_find(word);
+        return l->command != NULL ? 0 : unknown_command(word);
+    }
+    if (l->ctl.arg_count == ARGS_MAX) return complain_usage("more than %d arguments", ARGS_MAX);
+    l->ctl.args[l->ctl.arg_count++] = word;
+    return 0;
+}
+
+/* Behind "--" nothing is a flag; a lone "-", or a negative number, never is. */
+static int read_line(struct line *l, int argc, char **argv)
+{
+    bool words = false;
+    int code = 0;
+
+    for (int i = 1; i < argc && code == 0; i++) {
+        const char *a = argv[i];
+        if (!words && strcmp(a, "--") == 0) words = true;
+        else if (!words && (strcmp(a, "--help") == 0 || strcmp(a, "-h") == 0)) l->help = true;
+        else if (!words && strcmp(a, "--version") == 0) l->version = true;
+        else if (!words && strcmp(a, "-o") == 0) code = read_flag(l, argc, argv, &i, "out");
+        else if (!words && strncmp(a, "--", 2) == 0) code = read_flag(l, argc, argv, &i, a + 2);
+        else if (!words && a[0] == '-' && a[1] > '9')
+            code = complain_usage("%s: flags begin with two dashes; see --help", a);
+        else code = read_word(l, a);
+    }
+    return code;
 }
 
 int main(int argc, char **argv)
 {
-    struct options o = {.store = "default"};
-    const char *name = NULL;
+    struct line l = {.ctl = {.limit = 1000, .size = 4 << 20, .seconds = 4, .interval = 1}};
+    struct ctl *c = &l.ctl;
+    const char *plain = getenv("NO_COLOR"), *terminal = getenv("TERM");
+    int code = read_line(&l, argc, argv);
 
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return usage(stdout, 0);
-        if (strcmp(argv[i], "--version") == 0) return puts(paramd_version()) < 0;
-        if (strcmp(argv[i], "--json") == 0) o.json = true;
-        else if (strcmp(argv[i], "--url") == 0 && i + 1 < argc) o.url = argv[++i];
-        else if (strcmp(argv[i], "--store") == 0 && i + 1 < argc) o.store = argv[++i];
-        else if (strncmp(argv[i], "--", 2) == 0) {
-            fprintf(stderr, "paramctl: %s is no flag, or needs a value; see --help\n", argv[i]);
-            return EXIT_USAGE;
-        } else if (name == NULL) name = argv[i];
-        else if (o.arg_count < 8) o.args[o.arg_count++] = argv[i];
-    }
-    if (name == NULL) return usage(stderr, EXIT_USAGE);
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-        if (strcmp(commands[i].name, name) == 0) return run(&commands[i], &o);
-    fprintf(stderr, "paramctl: no command '%s'; see --help\n", name);
-    return EXIT_USAGE;
+    if (code != 0) return code;
+    if (l.version) return puts(paramd_version()) < 0;
+    if (l.help) return l.command != NULL ? help_command(l.command) : help(stdout, 0);
+    if (l.command == NULL) return help(stderr, EXIT_USAGE);
+    if (l.odd != NULL && (l.odd->commands & l.command->bit) == 0)
+        return foreign_flag(l.command, l.odd);
+    if (c->key_type != NULL && strcmp(c->key_type, "int") != 0 && strcmp(c->key_type, "str") != 0)
+        return complain_usage("--key-type %s: it is int or str", c->key_type);
+    if (c->arg_count < l.command->least || c->arg_count > l.command->most)
+        return complain_usage("usage: paramctl %s %s", l.command->name, l.command->arguments);
+    c->color = isatty(STDOUT_FILENO) && (plain == NULL || plain[0] == '\0') && terminal != NULL &&
+               strcmp(terminal, "dumb") != 0;
+    code = l.command->run(c);
+    /* A full disk or a closed pipe must not look like success. */
+    return fflush(stdout) == 0 && ferror(stdout) == 0 ? code : code != 0 ? code : EXIT_ERROR;
 }

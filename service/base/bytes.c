@@ -2,8 +2,10 @@
 
 #include "service/base/mem.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct bytes bytes_text(const char *text) { return bytes_of(text, strlen(text)); }
@@ -115,4 +117,26 @@ void buf_fini(struct buf *b)
 {
     mem_free(b->at);
     *b = (struct buf){0};
+}
+
+/* The C library writes the decimal mark of the process's language, which in an embedding program may be a comma. */
+void buf_number(struct buf *b, double number)
+{
+    char text[40];
+    bool whole = true;
+
+    if (!isfinite(number)) {
+        buf_text(b, "null");
+        return;
+    }
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, number);
+        if (strtod(text, NULL) == number) break;
+    }
+    for (char *c = text; *c != '\0'; c++) {
+        if (strchr("0123456789+-e", *c) == NULL) *c = '.';
+        whole = whole && *c != '.' && *c != 'e';
+    }
+    buf_text(b, text);
+    if (whole) buf_text(b, ".0");
 }

@@ -31,6 +31,9 @@ struct buf {                 /* zeroed: empty. Owns its block. */
 void buf_add(struct buf *b, const void *from, size_t size);
 void buf_text(struct buf *b, const char *text);
 void buf_format(struct buf *b, const char *format, ...) PRINTF_LIKE(2, 3);
+/* The shortest decimal number that reads back the same, with a point or an exponent whatever the process's language is, as
+ * JSON and the updater language write it; "null" when it is not finite. */
+void buf_number(struct buf *b, double number);
 /* Appends `size` bytes, uninitialised, and lends them; NULL when failed. */
 void *buf_room(struct buf *b, size_t size);
 /* Zeros until size is a multiple of align. */

@@ -1,36 +1,204 @@
 #include "service/base/log.h"
 
+#include "service/base/clock.h"
+
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-static _Atomic int level_now = LOG_WARN;
+enum { MESSAGE_SIZE = 900, LINE_SIZE = 6 * MESSAGE_SIZE + 200, KINDS = 32 };
+
+static _Atomic int level_now = LOG_WARN, format_now = LOG_TEXT;
+static atomic_bool priorities;
 
 void log_set_level(enum log_level least) { atomic_store(&level_now, least); }
+void log_set_format(enum log_format format) { atomic_store(&format_now, format); }
+void log_set_priorities(bool on) { atomic_store(&priorities, on); }
+bool log_wants(enum log_level level) { return (int)level <= atomic_load_explicit(&level_now, memory_order_relaxed); }
+
+/* ---- one line --------------------------------------------------------------------------------------------------- */
+
+struct event {
+    enum log_level level;
+    const char *module;
+    const char *message;
+    uint64_t repeated;                       /* more of the kind that were not written; 0: none */
+};
+
+/* How many bytes the UTF-8 character at s has; 0: it is none. */
+static size_t character(const unsigned char *s)
+{
+    size_t n = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3
+             : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
+
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    return n;
+}
+
+/* As a JSON string, which logfmt reads as well. A name that a peer chose may hold line ends and escapes of a terminal;
+ * it must not forge a line. Bytes that are no UTF-8 become '?'. */
+static size_t put_quoted(char *to, const char *from)
+{
+    char *at = to;
+
+    *at++ = '"';
+    for (const unsigned char *s = (const unsigned char *)from; *s != '\0';) {
+        size_t n = character(s);
+        if (*s == '"' || *s == '\\') {
+            *at++ = '\\';
+            *at++ = (char)*s;
+        } else if (*s == '\n') {
+            *at++ = '\\';
+            *at++ = 'n';
+        } else if (*s < ' ' || *s == 0x7f) {
+            at += sprintf(at, "\\u%04x", *s);
+        } else if (n == 0) {
+            *at++ = '?';
+        } else {
+            memcpy(at, s, n);
+            at += n;
+        }
+        s += n > 0 ? n : 1;
+    }
+    *at++ = '"';
+    return (size_t)(at - to);
+}
+
+static size_t put_time(char *to, size_t room)
+{
+    struct timespec t;
+    struct tm day;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    gmtime_r(&t.tv_sec, &day);
+    size_t n = strftime(to, room, "%Y-%m-%dT%H:%M:%S", &day);
+    return n + (size_t)snprintf(to + n, room - n, ".%03ldZ", t.tv_nsec / 1000000);
+}
+
+/* Lines to be written when no lock is held: at most one that ends a kind, and one event. */
+struct lines {
+    size_t size;
+    char text[2 * LINE_SIZE];
+};
+
+static void put_line(struct lines *to, const struct event *v)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    static const int journal[] = {3, 4, 6, 7};
+    bool json = atomic_load(&format_now) == LOG_JSON;
+    char *at = to->text + to->size, ts[40];
+
+    put_time(ts, sizeof ts);
+    if (atomic_load(&priorities)) at += sprintf(at, "<%d>", journal[v->level]);
+    at += snprintf(at, 150, json ? "{\"ts\":\"%s\",\"level\":\"%s\",\"component\":\"%s\",\"msg\":"
+                                 : "ts=%s level=%s component=%s msg=", ts, names[v->level], v->module);
+    at += put_quoted(at, v->message);
+    if (v->repeated > 0)
+        at += sprintf(at, json ? ",\"repeated\":%llu" : " repeated=%llu", (unsigned long long)v->repeated);
+    if (json) *at++ = '}';
+    *at++ = '\n';
+    to->size = (size_t)(at - to->text);
+}
+
+/* One write, so that lines of several threads do not mix. A log that cannot be written is no reason to stop. */
+static void write_lines(const struct lines *l)
+{
+    if (l->size > 0 && write(STDERR_FILENO, l->text, l->size) < 0) return;
+}
+
+/* ---- folding ---------------------------------------------------------------------------------------------------- */
+
+/* One kind of event that has been written lately. */
+struct kind {
+    const char *format;                      /* NULL: free */
+    const char *module;
+    enum log_level level;
+    uint64_t until_ms;
+    unsigned written;
+    uint64_t folded;
+    char last[MESSAGE_SIZE];                 /* the sentence */
+};
+
+static pthread_mutex_t kinds_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct kind kinds[KINDS];
+
+static void kind_end(struct kind *k, struct lines *to)
+{
+    if (k->format != NULL && k->folded > 0) put_line(to, &(struct event){k->level, k->module, k->last, k->folded});
+    k->format = NULL;
+}
+
+/* That of the format if its time is not over; else a free one, or the one whose time is over first, which ends. */
+static struct kind *kind_of(const char *format, uint64_t now_ms, struct lines *to)
+{
+    struct kind *best = &kinds[0];
+
+    for (size_t i = 0; i < KINDS; i++) {
+        struct kind *k = &kinds[i];
+        if (k->format == format && now_ms < k->until_ms) return k;
+        if (k->format == format) {
+            best = k;
+            break;
+        }
+        if (best->format != NULL && (k->format == NULL || k->until_ms < best->until_ms)) best = k;
+    }
+    kind_end(best, to);
+    return best;
+}
+
+static void fold(const struct event *v, const char *format, uint64_t now_ms, struct lines *to)
+{
+    struct kind *k = kind_of(format, now_ms, to);
+    bool same = k->format != NULL && strcmp(k->last, v->message) == 0;
+
+    if (k->format == NULL)
+        *k = (struct kind){.format = format, .module = v->module, .level = v->level, .until_ms = now_ms + LOG_FOLD_MS};
+    memcpy(k->last, v->message, strlen(v->message) + 1);
+    if (same || k->written == LOG_BURST) {
+        k->folded++;
+    } else {
+        k->written++;
+        put_line(to, v);
+    }
+}
+
+void log_flush(uint64_t now_ms)
+{
+    struct lines out;
+
+    out.size = 0;
+    for (size_t i = 0; i < KINDS; i++) {
+        pthread_mutex_lock(&kinds_lock);
+        if (kinds[i].format != NULL && now_ms >= kinds[i].until_ms) kind_end(&kinds[i], &out);
+        pthread_mutex_unlock(&kinds_lock);
+        write_lines(&out);
+        out.size = 0;
+    }
+}
 
 void log_write(enum log_level level, const char *module, const char *format, ...)
 {
-    static const char *const names[] = {"error", "warn", "info", "debug"};
-    char line[1024];
-    struct timespec t;
-    struct tm day;
+    char message[MESSAGE_SIZE];
+    struct event v = {level, module, message, 0};
+    struct lines out;
     va_list args;
 
-    if ((int)level > atomic_load_explicit(&level_now, memory_order_relaxed)) return;
-    clock_gettime(CLOCK_REALTIME, &t);
-    gmtime_r(&t.tv_sec, &day);
-    size_t n = strftime(line, sizeof line, "%Y-%m-%dT%H:%M:%S", &day);
-    n += (size_t)snprintf(line + n, sizeof line - n, ".%03ldZ %-5s %s: ", t.tv_nsec / 1000000, names[level], module);
+    if (!log_wants(level)) return;
+    out.size = 0;
     va_start(args, format);
-    int more = vsnprintf(line + n, sizeof line - n - 1, format, args);
+    if (vsnprintf(message, sizeof message, format, args) < 0) message[0] = '\0';
     va_end(args);
-    if (more > 0) n += (size_t)more < sizeof line - n - 1 ? (size_t)more : sizeof line - n - 2;
-    /* A name that a peer chose may hold line ends; it must not forge a line. */
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)line[i] < ' ' || line[i] == 0x7f) line[i] = '?';
-    line[n++] = '\n';
-    /* One write a line, so that lines of several threads do not mix. A log that cannot be written is no reason to stop. */
-    if (write(STDERR_FILENO, line, n) < 0) return;
+    if (level > LOG_WARN) {                  /* of these none comes once per request, or somebody wants them all */
+        put_line(&out, &v);
+    } else {
+        pthread_mutex_lock(&kinds_lock);
+        fold(&v, format, clock_ms(), &out);
+        pthread_mutex_unlock(&kinds_lock);
+    }
+    write_lines(&out);
 }

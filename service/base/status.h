@@ -92,7 +92,21 @@ enum status {
     X(46, INTERNAL,          "internal",             INTERNAL,            500, "internal error")               \
     X(47, REENTRANT,         "reentrant-call",       FAILED_PRECONDITION, 409, "call from inside an updater")  \
     X(48, CALLBACK_FAILED,   "callback-failed",      ABORTED,             409, "the caller's function failed") \
-    X(49, KEY_DELETED,       "key-deleted",          ABORTED,             409, "key was deleted")
+    X(49, KEY_DELETED,       "key-deleted",          ABORTED,             409, "key was deleted")              \
+    X(50, ETAG_MISMATCH,     "etag-mismatch",        FAILED_PRECONDITION, 412, "it has changed meanwhile")     \
+    X(51, ETAG_REQUIRED,     "precondition-required", FAILED_PRECONDITION, 428, "If-Match is required")        \
+    X(52, NO_PATH,           "no-such-path",         NOT_FOUND,           404, "nothing is at this path")      \
+    X(53, METHOD_NOT_ALLOWED, "method-not-allowed",  UNIMPLEMENTED,       405, "method not allowed here")      \
+    X(54, NOT_ACCEPTABLE,    "not-acceptable",       INVALID_ARGUMENT,    406, "no such representation")       \
+    X(55, MEDIA_TYPE,        "unsupported-media-type", INVALID_ARGUMENT,  415, "media type is not taken here") \
+    X(56, HOST_NOT_ALLOWED,  "host-not-allowed",     PERMISSION_DENIED,   403, "Host is not this machine")     \
+    X(57, ORIGIN_NOT_ALLOWED, "origin-not-allowed",  PERMISSION_DENIED,   403, "page of another origin")       \
+    X(58, FRAMING,           "ambiguous-framing",    INVALID_ARGUMENT,    400, "request can be read two ways") \
+    X(59, BAD_PATH,          "invalid-key",          INVALID_ARGUMENT,    400, "a name in the path is none")   \
+    X(60, BAD_CURSOR,        "bad-cursor",           INVALID_ARGUMENT,    400, "cursor is not of this list")   \
+    X(61, JSON_TOO_LARGE,    "value-too-large-for-json", INVALID_ARGUMENT, 413, "value is too large for JSON")   \
+    X(62, NETWORK_INVALID,   "network-invalid",      INVALID_ARGUMENT,    422, "network file is invalid")      \
+    X(63, NO_NETWORK,        "no-such-network",      NOT_FOUND,           404, "no such network")
 
 enum reason {
 #define REASON_ENUM(number, name, code, status, http, title) REASON_##name = number,

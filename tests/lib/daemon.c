@@ -47,7 +47,8 @@ static void find_binary(char path[PATH_SIZE])
 static void run_child(const char *path, const struct daemon_options *o, int out)
 {
     const char *argv[24] = {path, "--listen", o->listen != NULL ? o->listen : "tcp://127.0.0.1:0", "--bulk",
-                            o->no_bulk ? "off" : "tcp://127.0.0.1:0", "--admin", "127.0.0.1:0", "--probe", "127.0.0.1:0"};
+                            o->no_bulk ? "off" : "tcp://127.0.0.1:0", "--admin", "127.0.0.1:0", "--probe",
+                            "127.0.0.1:0"};
     size_t count = 9;
 
     for (size_t i = 0; i < 8 && o->more[i] != NULL; i++) argv[count++] = o->more[i];

@@ -158,7 +158,8 @@ static enum status faulty_step(struct queue *q, const struct step *s)
     struct step in = *s;
 
     in.sum = inside(s->sum), in.last = inside(s->last), in.from = inside(s->from), in.to = inside(s->to);
-    for (unsigned i = 0; i < rule_slots(s->rule); i++) in.slots[i] = inside(s->slots[i]);
+    in.master = inside(s->master), in.scratch = inside(s->scratch);
+    for (unsigned i = 0; i < step_slots(s); i++) in.slots[i] = inside(s->slots[i]);
     WORK(q, device_step(inner_of(q), &in));
 }
 

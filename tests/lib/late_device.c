@@ -163,8 +163,8 @@ static void run_step(const struct item *it)
 {
     struct step s = it->step;
 
-    bring(&s.sum), bring(&s.last), bring(&s.from), bring(&s.to);
-    for (unsigned i = 0; i < rule_slots(s.rule); i++) bring(&s.slots[i]);
+    bring(&s.sum), bring(&s.last), bring(&s.from), bring(&s.to), bring(&s.master), bring(&s.scratch);
+    for (unsigned i = 0; i < step_slots(&s); i++) bring(&s.slots[i]);
     *s.flags |= loops_step(&s, 0, s.count);
 }
 
@@ -242,7 +242,7 @@ static bool names(const struct item *it, const struct dmem *m)
 {
     const struct step *s = &it->step;
     bool found = within(it->to, m) || within(it->from, m) || within(s->sum, m) || within(s->last, m) ||
-                 within(s->from, m) || within(s->to, m);
+                 within(s->from, m) || within(s->to, m) || within(s->master, m) || within(s->scratch, m);
 
     for (unsigned i = 0; i < STEP_SLOTS_MAX; i++) found = found || within(s->slots[i], m);
     return found;

@@ -1,12 +1,18 @@
-"""The daemon as a person meets it: its flags, its ready line, its HTTP doors, its end. Ends with "N passed, N failed"."""
+"""The daemon as a person meets it: its settings, its ready line, its log, its HTTP doors, its end. Ends with "N passed,
+N failed"."""
+import contextlib
 import json
 import os
 import re
+import resource
+import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import urllib.error
 import urllib.request
@@ -14,20 +20,50 @@ import urllib.request
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PARAMD = os.environ.get("PARAMD_BIN", os.path.join(ROOT, "build", "paramd"))
 ANY = ["--listen", "tcp://127.0.0.1:0", "--admin", "127.0.0.1:0", "--probe", "127.0.0.1:0"]
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PARAMD_")}
 
 
-def run(*flags):
-    return subprocess.run([PARAMD, *flags], capture_output=True, text=True, timeout=20)
+def run(*flags, **env):
+    return subprocess.run([PARAMD, *flags], capture_output=True, text=True, timeout=20, env={**CLEAN, **env})
+
+
+@contextlib.contextmanager
+def written(text):
+    """A file with this text; its path."""
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
+
+
+def rewrite(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def soon(fact, seconds=10):
+    """Looks until it is so."""
+    end = time.monotonic() + seconds
+    while not fact():
+        if time.monotonic() > end:
+            raise AssertionError("it has not come to that")
+        time.sleep(0.01)
 
 
 class Running:
     """A daemon on free ports, with the fields of its ready line."""
 
-    def __init__(self, *flags):
-        self.proc = subprocess.Popen([PARAMD, *ANY, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def __init__(self, *flags, env=None, limits=()):
+        def limit():
+            for what, most in limits:
+                resource.setrlimit(what, (most, most))
+
+        self.err = tempfile.TemporaryFile("w+")
+        self.proc = subprocess.Popen([PARAMD, *ANY, *flags], stdout=subprocess.PIPE, stderr=self.err, text=True,
+                                     env={**CLEAN, **(env or {})}, preexec_fn=limit)
         line = self.proc.stdout.readline()
         if not line.startswith("paramd ready "):
-            raise AssertionError(f"no ready line: {line!r} {self.proc.stderr.read()}")
+            raise AssertionError(f"no ready line: {line!r} {self.log()}")
         self.line = line
         self.fields = dict(word.split("=", 1) for word in line.split()[2:])
 
@@ -38,6 +74,22 @@ class Running:
         if self.proc.poll() is None:
             self.proc.kill()
         self.proc.communicate(timeout=10)
+        self.err.close()
+
+    def log(self):
+        with open(f"/proc/self/fd/{self.err.fileno()}", encoding="utf-8") as file:  # from its start, the daemon writes on
+            return file.read()
+
+    def address(self, door):
+        host, port = self.fields[door].split("://")[1].rsplit(":", 1)
+        return host, int(port)
+
+    def reload(self):
+        """SIGHUP; what it said of it."""
+        before = len(self.log())
+        self.proc.send_signal(signal.SIGHUP)
+        soon(lambda: "read anew" in self.log()[before:])
+        return self.log()[before:]
 
     def get(self, door, path, method="GET", **headers):
         request = urllib.request.Request(self.fields[door] + path, method=method, headers=headers)
@@ -46,6 +98,49 @@ class Running:
                 return answer.status, dict(answer.headers), answer.read().decode()
         except urllib.error.HTTPError as answer:
             return answer.code, dict(answer.headers), answer.read().decode()
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def health_request(number):
+    """A whole SP message of the bulk door that asks Health, which needs no HELLO."""
+    head = struct.pack("<4sBBHHH16sIQIIiIIQI", b"PRMD", 1, 24, 0, 0, 0, bytes(16), 0, 0, 0, 0, 0, 0, 0, 2, 0)
+    frame = struct.pack(">I", 0x80000000 | number) + head + struct.pack("<I", crc32c(head)) + b"{}"
+    return struct.pack(">Q", len(frame)) + frame
+
+
+class SlowReader:
+    """Asks the bulk door so much, and reads so little, that the daemon is left with answers it cannot send."""
+
+    def __init__(self, daemon):
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.connect(daemon.address("bulk"))
+        self.socket.sendall(b"\0SP\0\0\x30\0\0")
+        self.socket.recv(8, socket.MSG_WAITALL)
+        self.socket.setblocking(False)
+        requests = health_request(1) * 1000
+        while select.select([], [self.socket], [], 0.5)[1]:  # until it takes no more
+            self.socket.send(requests)
+
+    def read_all(self):
+        self.socket.setblocking(True)
+        with contextlib.suppress(ConnectionResetError):  # it is closed over requests that were not read any more
+            while self.socket.recv(1 << 20):
+                pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
 
 
 class Flags(unittest.TestCase):
@@ -64,7 +159,7 @@ class Flags(unittest.TestCase):
         self.assertIn("did you mean --listen", done.stderr)
 
     def test_bad_values_are_told_and_status_2(self):
-        for flags, words in ((("--staging-max", "12q"), "--staging-max"), (("--log", "loud"), "error warn info debug"),
+        for flags, words in ((("--staging-max", "12q"), "--staging-max"), (("--log", "loud"), "error|warn|info|debug"),
                              (("--device", "tpu"), "--device"), (("--listen",), "needs URL"),
                              (("--token-file", "/nonexistent/token"), "No such file")):
             done = run(*flags)
@@ -86,6 +181,181 @@ class Flags(unittest.TestCase):
                 done = run(*flags)
                 self.assertEqual(done.returncode, 1, done.stderr)
                 self.assertIn(str(port), done.stderr)
+
+
+class Settings(unittest.TestCase):
+    def test_help_fits_100_columns_and_tells_the_exit_statuses(self):
+        text = run("--help").stdout
+        self.assertLessEqual(max(map(len, text.splitlines())), 100)
+        self.assertIn("Exit status: 0 ", text)
+        self.assertIn("PARAMD_TOKEN_FILE", text)
+
+    def test_print_config_tells_values_and_origins_and_never_the_token(self):
+        with written("s3cret-token\n") as token, written(f"# mine\ntoken-file = {token}\nround_timeout = 7.5\n") as conf:
+            done = run("--config", conf, "--log", "warn", "--print-config", PARAMD_DRAIN_TIMEOUT="3")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for line in (fr"token-file +=  ?{token} +# {conf}:2", fr"round-timeout +=  ?7.5 +# {conf}:3",
+                         r"log +=  ?warn +# flag", r"drain-timeout +=  ?3 +# PARAMD_DRAIN_TIMEOUT", r"threads is not set",
+                         r"admin +=  ?127.0.0.1:7780 +# default"):
+                self.assertRegex(done.stdout, line)
+            self.assertNotIn("s3cret", done.stdout + done.stderr)
+            with written(done.stdout) as again:  # it is a file that --config takes
+                self.assertEqual(run("--config", again, "--check-config").returncode, 0)
+
+    def test_check_config_tells_good_and_bad_without_starting(self):
+        self.assertEqual(run("--check-config").stdout, "paramd: the settings are good\n")
+        for text, words in (("lisen = x\n", ":1: 'lisen' is no setting; did you mean listen?"),
+                            ("log = loud\n", ":1: log: 'loud'"), ("token-file = /nonexistent\n", "No such file"),
+                            ("admin = 0.0.0.0:1\n", "--token-file"), ("listen = here\n", "--listen: ")):
+            with written(text) as conf:
+                done = run("--config", conf, "--check-config")
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertIn(words, done.stderr)
+
+    def test_a_daemon_out_of_a_file_and_the_environment(self):
+        with written("bulk = off\nlog-format = json\n") as conf:
+            with Running(env={"PARAMD_CONFIG": conf, "PARAMD_LOG": "info"}) as d:
+                self.assertEqual(d.fields["bulk"], "off")
+                soon(lambda: d.log().endswith("\n"))
+                self.assertEqual(json.loads(d.log().splitlines()[0])["level"], "info")
+
+    def test_an_unknown_variable_is_only_a_warning(self):
+        with Running(env={"PARAMD_LISTN": "x", "PARAMD_PORT_7700_TCP": "tcp://10.0.0.1:7700"}) as d:
+            soon(lambda: "PARAMD_PORT_7700_TCP" in d.log())
+            self.assertIn("PARAMD_LISTN in the environment is no setting; did you mean PARAMD_LISTEN?", d.log())
+
+    def test_a_device_that_is_not_there_is_one_line_and_auto_tells_what_it_took(self):
+        done = run("--device", "cuda:0")
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1))
+        self.assertIn("--device cuda:0", done.stderr)
+        with Running() as d:
+            soon(lambda: "device auto" in d.log())
+
+    def test_a_name_that_begins_like_loopback_is_not_loopback(self):
+        for host in ("127.0.0.1.example.com", "localhost.example.com"):
+            self.assertEqual(run("--listen", f"tcp://{host}:0", "--check-config").returncode, 2)
+
+
+class Reload(unittest.TestCase):
+    def test_sighup_takes_what_may_change(self):
+        with written("old\n") as token, written(f"token-file = {token}\nlog = warn\n") as conf:
+            with Running("--config", conf) as d:
+                self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer old")[0], 200)
+                rewrite(token, "new\n")
+                rewrite(conf, f"token-file = {token}\nlog = debug\nlog-format = json\nstaging-max = 64m\n")
+                self.assertIn("the settings were read anew", d.reload())
+                self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer old")[0], 401)
+                status, _, body = d.get("admin", "/v1/info", Authorization="Bearer new")
+                self.assertEqual(status, 200)
+                self.assertEqual(json.loads(body)["memory"]["staging_max"], 64 << 20)
+                self.assertTrue(json.loads(d.log().splitlines()[-1]))
+
+    def test_a_reload_with_any_fault_changes_nothing(self):
+        with written("old\n") as token, written(f"token-file = {token}\n") as conf:
+            with Running("--config", conf) as d:
+                rewrite(token, "new\n")
+                for text, words in ((f"token-file = {token}\nthreads = 3\n", "threads cannot change"),
+                                    (f"token-file = {token}\nlistn = x\n", "did you mean listen?"),
+                                    ("token-file = /nonexistent\n", "No such file")):
+                    rewrite(conf, text + "log-format = json\n")
+                    said = d.reload()
+                    self.assertIn(words, said)
+                    self.assertIn("nothing has changed", said)
+                    self.assertTrue(said.startswith("ts="), said)  # the format neither
+                    self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer old")[0], 200)
+                    self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer new")[0], 401)
+                self.assertIsNone(d.proc.poll())
+
+
+class Supervision(unittest.TestCase):
+    def test_a_service_manager_is_told_when_it_is_ready_reloads_and_stops(self):
+        for abstract in (False, True):
+            with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+                name = f"paramd-test-{os.getpid()}" if abstract else f"{folder}/notify"
+                manager.bind("\0" + name if abstract else name)
+                manager.settimeout(10)
+                with Running(env={"NOTIFY_SOCKET": "@" + name if abstract else name}) as d:
+                    self.assertEqual(manager.recv(100), b"READY=1")
+                    d.proc.send_signal(signal.SIGHUP)
+                    self.assertRegex(manager.recv(100), rb"^RELOADING=1\nMONOTONIC_USEC=\d+$")
+                    self.assertEqual(manager.recv(100), b"READY=1")
+                    d.proc.send_signal(signal.SIGTERM)
+                    self.assertEqual(manager.recv(100), b"STOPPING=1")
+                    self.assertEqual(d.proc.wait(8), 0)
+
+    def test_a_manager_that_is_not_there_is_no_reason_to_stop(self):
+        for name in ("/nonexistent/notify", "relative", "@", "/" + "x" * 200):
+            with Running(env={"NOTIFY_SOCKET": name}) as d:
+                self.assertEqual(d.get("probe", "/livez")[0], 200)
+
+
+class Drain(unittest.TestCase):
+    def test_what_is_under_way_is_finished_first(self):
+        with Running("--drain-timeout", "60") as d, SlowReader(d) as slow:
+            d.proc.send_signal(signal.SIGTERM)
+            soon(lambda: "told to stop" in d.log())
+            with self.assertRaises(subprocess.TimeoutExpired):
+                d.proc.wait(0.5)
+            self.assertEqual(d.get("probe", "/livez")[0], 200)
+            self.assertEqual(d.get("probe", "/readyz")[0], 503)
+            slow.read_all()
+            self.assertEqual(d.proc.wait(10), 0)
+
+    def test_a_second_signal_ends_it_at_once(self):
+        with Running("--drain-timeout", "600") as d, SlowReader(d):
+            d.proc.send_signal(signal.SIGTERM)
+            soon(lambda: "told to stop" in d.log())
+            d.proc.send_signal(signal.SIGTERM)
+            self.assertEqual(d.proc.wait(8), 0)
+
+    def test_after_drain_timeout_it_ends_whatever_is_left(self):
+        with Running("--drain-timeout", "0.3") as d, SlowReader(d):
+            d.proc.send_signal(signal.SIGTERM)
+            self.assertEqual(d.proc.wait(8), 0)
+
+
+class Scarcity(unittest.TestCase):
+    def test_without_descriptors_it_lives_counts_and_serves_again(self):
+        with Running(limits=[(resource.RLIMIT_NOFILE, 64)]) as d:
+            with contextlib.ExitStack() as all_of_them:
+                for _ in range(40):
+                    for door in ("data", "bulk"):
+                        s = all_of_them.enter_context(socket.socket())
+                        s.settimeout(2)
+                        s.connect(d.address(door))
+                soon(lambda: "connections were refused" in d.log())
+                self.assertIsNone(d.proc.poll())
+            soon(lambda: self.serves(d))
+
+    def serves(self, d):
+        with contextlib.suppress(OSError):
+            with socket.create_connection(d.address("bulk"), 2) as s:
+                s.settimeout(2)
+                s.sendall(b"\0SP\0\0\x30\0\0" + health_request(1))
+                return b"serving" in s.recv(8 + 12 + 80 + 200, socket.MSG_WAITALL) or d.get("admin", "/v1/info")[0] == 200
+        return False
+
+    def test_warnings_that_repeat_are_folded(self):
+        with Running() as d:
+            for _ in range(200):
+                with socket.create_connection(d.address("bulk"), 2) as s:
+                    s.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            soon(lambda: "were refused so far" in d.log())
+            self.assertLess(len(d.log().splitlines()), 20)
+
+    def test_requests_are_logged_at_debug_only_and_without_the_token(self):
+        with written("s3cret-token\n") as token:
+            for level, told in (("info", False), ("debug", True)):
+                with Running("--log", level, "--token-file", token) as d:
+                    with socket.create_connection(d.address("bulk"), 2) as s:
+                        s.sendall(b"\0SP\0\0\x30\0\0" + health_request(1))
+                        s.settimeout(5)
+                        s.recv(8 + 20, socket.MSG_WAITALL)
+                    d.get("admin", "/v1/info", Authorization="Bearer s3cret-token")
+                    d.proc.send_signal(signal.SIGTERM)
+                    self.assertEqual(d.proc.wait(8), 0)
+                    self.assertEqual("Health" in d.log(), told)
+                    self.assertNotIn("s3cret", d.log())
 
 
 class Life(unittest.TestCase):

@@ -727,3 +727,32 @@ TEST(closing_gives_all_memory_back)
     paramd_close(NULL);
     paramd_op_free(NULL);
 }
+
+static void short_life(void)
+{
+    struct paramd *kv;
+    struct paramd_key keys[2] = {PARAMD_INT(3), PARAMD_INT(3)};
+    float a[N] = {1}, b[N] = {2};
+    struct paramd_tensor t[2] = {f32(a), f32(b)};
+
+    if (paramd_create("local", NULL, &kv, &e) != 0) return;
+    if (paramd_init(kv, 1, keys, t, &e) == 0) {
+        (void)paramd_set_updater(kv, "{\"type\": \"add\"}", &e);
+        (void)paramd_push(kv, 2, keys, t, 0, &e);
+        (void)paramd_pull(kv, 2, keys, t, 0, &e);
+    }
+    paramd_close(kv);
+}
+
+TEST(any_allocation_may_fail)
+{
+    for (uint64_t n = 1;; n++) {
+        int64_t before = mem_live();
+        mem_fault_at(n);
+        short_life();
+        bool hit = mem_fault_hit();
+        mem_fault_at(0);
+        CHECK_EQ(mem_live(), before);
+        if (!hit) break;
+    }
+}

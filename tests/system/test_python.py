@@ -811,8 +811,9 @@ class Daemon(Forms, Remote):
     def opener(self):
         return (f'paramd.kv.create({self.kind!r}, url={self.daemon.url!r}, store={store_name()!r}, num_workers=1)')
 
-    def test_a_function_is_refused_with_the_cure(self):
-        with self.refused(errors.Unimplemented, words='document'):
+    def test_a_function_that_changes_nothing_is_refused(self):
+        self.kv.init(3, ones())
+        with self.refused(errors.Unimplemented, words='leaves stored as it is'):
             self.kv.set_updater(lambda key, grad, stored: None)
         self.assertEqual(self.kv.get_updater()['type'], 'assign')
 

@@ -236,6 +236,56 @@ TEST(the_background_thread_finishes_what_nobody_waits_for)
     stop();
 }
 
+struct sharer {
+    struct paramd *kv;
+    int number, code;
+    struct paramd_error e;
+};
+
+static void *share(void *arg)
+{
+    struct sharer *me = arg;
+    struct paramd_key key = PARAMD_INT(me->number);
+    float g[N], w[N];
+    struct paramd_tensor grad = f32(g), out = f32(w);
+
+    for (int i = 0; i < 100 && me->code == 0; i++) {
+        fill(g, (float)i);
+        me->code = paramd_push(me->kv, 1, &key, &grad, 0, &me->e);
+        if (me->code == 0) me->code = paramd_pull(me->kv, 1, &key, &out, 0, &me->e);
+        if (me->code == 0 && memcmp(g, w, sizeof g) != 0) me->code = -1;
+    }
+    return NULL;
+}
+
+TEST(threads_share_a_handle)
+{
+    enum { THREADS = 4 };
+    for (int w = 0; w < WAYS; w++) {
+        start(NULL);
+        struct paramd *kv = open_way(&ways[w], "dist_async", "");
+        struct sharer s[THREADS] = {{0}};
+        pthread_t threads[THREADS];
+        float v[N] = {0};
+        struct paramd_tensor value = f32(v);
+
+        for (int i = 0; i < THREADS; i++) {
+            struct paramd_key key = PARAMD_INT(i);
+            CHECK_CALL(paramd_init(kv, 1, &key, &value, &e));
+            s[i].kv = kv;
+            s[i].number = i;
+        }
+        for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, share, &s[i]);
+        for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+        for (int i = 0; i < THREADS; i++) {
+            CHECK_TEXT(s[i].e.text, "");
+            CHECK_EQ(s[i].code, 0);
+        }
+        paramd_close(kv);
+        stop();
+    }
+}
+
 /* ---- several workers --------------------------------------------------------------------------------------------- */
 
 TEST(a_sync_round_sums_both_workers)
@@ -525,7 +575,8 @@ TEST(heartbeats_tell_how_many_workers_there_are)
 struct proxy {
     int listener;
     struct sockaddr_in target;
-    size_t cut_after, carried;
+    atomic_size_t cut_after;     /* 0: never */
+    size_t carried;
     atomic_uint cuts;
     atomic_bool stop;
     struct pair { int ends[2]; } pairs[64];
@@ -564,7 +615,8 @@ static bool carry(struct proxy *p, int from, int to)
 
     if (size <= 0) return false;
     p->carried += (size_t)size;
-    if (p->cut_after > 0 && p->carried > p->cut_after) size = size / 2; /* a cut in the middle of a frame */
+    size_t cut_after = atomic_load(&p->cut_after);
+    if (cut_after > 0 && p->carried > cut_after) size = size / 2; /* a cut in the middle of a frame */
     for (ssize_t done = 0, n; done < size; done += n)
         if ((n = write(to, block + done, (size_t)(size - done))) <= 0) return false;
     return true;
@@ -587,7 +639,8 @@ static void *run_proxy(void *arg)
             if (!alive) close_pair(p, i);
         }
         if (fds[0].revents != 0) accept_pair(p);
-        if (p->cut_after == 0 || p->carried <= p->cut_after) continue;
+        size_t cut_after = atomic_load(&p->cut_after);
+        if (cut_after == 0 || p->carried <= cut_after) continue;
         while (p->count > 0) close_pair(p, 0);
         p->carried = 0;
         atomic_fetch_add(&p->cuts, 1);
@@ -604,7 +657,7 @@ static void proxy_start(struct proxy *p, const char *url, size_t cut_after)
     memset(p, 0, sizeof *p);
     p->target = me;
     p->target.sin_port = htons((uint16_t)atoi(strrchr(url, ':') + 1));
-    p->cut_after = cut_after;
+    atomic_store(&p->cut_after, cut_after);
     p->listener = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(bind(p->listener, (struct sockaddr *)&me, sizeof me) == 0 && listen(p->listener, 64) == 0);
     getsockname(p->listener, (struct sockaddr *)&me, &size);
@@ -642,7 +695,7 @@ TEST(every_push_counts_once_over_a_network_that_breaks)
         CHECK_CALL(paramd_pull(kv, 1, &key_3, &o, 0, &e));
         for (int i = 0; i < 1000; i++) CHECK_NEAR(out[i], PUSHES, 0);
         CHECK(atomic_load(&proxy.cuts) > 3);
-        proxy.cut_after = 0;
+        atomic_store(&proxy.cut_after, 0);
         paramd_close(kv);
         proxy_stop(&proxy);
         stop();

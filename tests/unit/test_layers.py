@@ -10,12 +10,13 @@ LAYERS = [
     ("base", "service/base/*"),
     ("wire", "api/limits.h api/wire* api/sp.* api/crc32c.*"),
     ("gpu", "gpu/*"),
-    ("core", "service/key.* service/store.* service/round.* service/worker.* service/updater.* service/version.* "
-             "service/staging.* service/wait.* service/core.* service/options.*"),
+    ("core", "service/key.* service/state.* service/store.* service/round.* service/worker.* service/updater.* "
+             "service/updater_document.* service/version.* "
+             "service/staging.* service/share.* service/wait.* service/core.* service/options.*"),
     ("edge", "service/op.* service/op_* service/session.* service/transport.* service/transport_* "
              "service/server.*"),
     ("face", "web/* api/client/* api/paramctl/*"),
-    ("top", "service/main.c service/settings.* service/metrics.*"),
+    ("top", "service/main.c service/settings.* service/notify.*"),
     ("tests", "tests/*"),
 ]
 ROOTS = ("service", "api", "gpu", "web", "tests")

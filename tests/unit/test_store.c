@@ -703,6 +703,26 @@ STORE_TEST(parts_may_come_in_any_order_over_any_connection_and_twice)
     client_gone(b);
 }
 
+STORE_TEST(a_push_given_up_half_way_does_not_mix_with_the_next_of_the_same_step)
+{
+    struct client *a = joined(f, 1, async_);
+    struct error e;
+    uint64_t id = do_init(a, 1, 0.0f, 1000);
+
+    CHECK_EQ(recorded(push_part(a, id, 1, 50, 0, 600, 1000, 3)), 0);
+    CHECK_EQ(recorded(push_part(a, id, 1, 51, 600, 1000, 1000, 4)), 0);
+    struct answered *old = push_part(a, id, 1, 50, 600, 1000, 1000, 3);
+    struct reader r = reader_of(old->fixed);
+    struct wire_push_done done;
+    CHECK(wire_get_push_done(&r, &done));
+    CHECK_EQ(done.faults, 1);
+    answered_free(old);
+    CHECK_EQ(recorded(push_part(a, id, 1, 51, 0, 600, 1000, 4)), 1);
+    CHECK_EQ(do_wait(a, WAIT_TICKET, id, 1, 50, &e), WAIT_DONE);
+    CHECK_NEAR(do_pull(a, id, 1000), 4, 0);
+    client_gone(a);
+}
+
 static uint64_t staging_used(struct client *c)
 {
     struct error e;
@@ -765,7 +785,8 @@ TEST(a_push_that_advances_an_open_round_is_never_refused_because_of_later_ones)
     for (uint64_t step = 1; step <= 2; step++)
         for (unsigned k = 0; k < KEYS; k++)
             if (try_push(a, ids[k], step, v, sizeof v, DTYPE_f32, &e) != STATUS_OK)
-                full += e.reason == REASON_STAGING_FULL && e.status == STATUS_RESOURCE_EXHAUSTED;
+                full += (e.reason == REASON_STAGING_FULL || e.reason == REASON_IN_FLIGHT) &&
+                        e.status == STATUS_RESOURCE_EXHAUSTED;
     CHECK(full > 0);
     json_t *j = try_json(a, WIRE_Describe, &e, "{\"store\": %u, \"keys\": [0, 1, 2, 3, 4, 5, 6, 7]}", a->store);
     json_t *items = json_object_get(j, "items");

@@ -30,7 +30,7 @@ import weakref
 
 import numpy as np
 
-from . import errors, optimizer, _arrays, _lib
+from . import errors, optimizer, trace, _arrays, _lib
 
 __all__ = ['KVStore', 'Info', 'create']
 
@@ -79,7 +79,8 @@ def create(*args, **kwargs):
     on_reinit       what init of a key that exists does: 'error', 'replace' (new value), 'keep' (the present one).
                     Left out: the variable PARAMD_ON_REINIT.
     async_default   what a push without an updater does in dist_async: 'assign', 'add' or 'error'.
-    token           secret that the daemon may ask for. Left out: the variable PARAMD_TOKEN.
+    token           secret that the daemon may ask for. Left out: the variable PARAMD_TOKEN, else the file that
+                    PARAMD_TOKEN_FILE names.
 
     start_timeout 60, connect_timeout 5, worker_timeout 10   seconds: until all have joined; for an answer of the
                     daemon; without a sign of life until a worker counts as dead.
@@ -238,6 +239,7 @@ class KVStore:
         self._active = 0
         self._closing = False
         self._function = None
+        self._traced = None         # trace.Updater: the function that was set as updater of a daemon's store
         self._described = {}
         self._kind, self._options = kind.lower(), options
         self._remote = 'url' in options or 'dist' in self._kind.split('_')
@@ -381,8 +383,7 @@ class KVStore:
         count, and the others' first init waits for them. A second init of a key by the same worker, or of one left by
         an earlier job, is AlreadyExists and nothing of the call is applied; create(on_reinit=...) says otherwise."""
         keys, arrays = self._values(key, value)
-        self._send(self._lib.paramd_init_start, keys, arrays)
-        self._forget(keys)
+        self._init(keys, arrays)
 
     def push(self, key, value, priority=0):
         """Adds values to the next update of keys.
@@ -440,8 +441,7 @@ class KVStore:
         """init and pull: afterwards all outputs of all workers hold rank 0's values."""
         keys, arrays = self._values(key, value)
         to = self._outputs(key, _arrays.as_keys(key), out)
-        self._send(self._lib.paramd_init_start, keys, arrays)
-        self._forget(keys)
+        self._init(keys, arrays)
         self._receive(*to, priority)
 
     def set(self, key, value, force=False):
@@ -482,17 +482,20 @@ class KVStore:
             {'type': 'sgd', 'learning_rate': 0.1}      a document; equal to the present one, it changes nothing
             'sgd', learning_rate=0.1                   the same
             ('sgd', {'learning_rate': 0.1})            the same
-            function(key, grad, stored)                in a store of this process only: called once a key, in the
-                                                       order of keys, before push returns; it changes `stored` in place.
-                                                       Both arrays are its own to keep. What it raises comes out of
-                                                       push, and the value then stays as it was.
+            function(key, grad, stored)                changes `stored` in place.
+                                                       In a store of this process: called once a key, in the order of
+                                                       keys, before push returns. Both arrays are its own to keep. What
+                                                       it raises comes out of push, and the value then stays as it was.
+                                                       In a daemon: traced, once for each key, now and at later inits,
+                                                       into a text in the updater language (see paramd.trace), which
+                                                       must be the same for all keys.
         """
         if callable(updater):
             self._set_function(updater)
             return
         document = None if updater is None else _document_text(optimizer.document(updater, numbers))
         self._wait_for(self._lib.paramd_set_updater, document)
-        self._function = None
+        self._function = self._traced = None
 
     def set_optimizer(self, opt, **numbers):
         """MXNet's name for set_updater with a document: set_optimizer('sgd', learning_rate=0.1)."""
@@ -501,7 +504,7 @@ class KVStore:
         self.set_updater(opt, **numbers)
 
     def get_updater(self):
-        """The present updater: its document, or the function that was set."""
+        """The present updater: its document, or the function that was set in a store of this process."""
         if self._function is not None:
             return self._function.function
         return self._call('GetUpdater', {})['updater']
@@ -591,6 +594,17 @@ class KVStore:
             self._forget(keys)      # perhaps another worker has made the key anew
             raise
 
+    def _init(self, keys, arrays):
+        """Creates keys. A function that was set as updater of a daemon's store is traced for them first, and becomes the
+        updater with the first of them."""
+        waits = self._traced is not None and self._traced.text is None
+        if self._traced is not None:
+            self._traced.trace([(k, a.shape, a.dtype) for k, a in zip(keys, arrays)])
+        self._send(self._lib.paramd_init_start, keys, arrays)
+        self._forget(keys)
+        if waits and self._traced.text is not None:
+            self._wait_for(self._lib.paramd_set_updater, _document_text(self._traced.document()))
+
     def _function_error(self, failed):
         """What the caller's function raised, when that is why a push failed."""
         if failed.reason == 'callback-failed' and self._function is not None:
@@ -678,13 +692,20 @@ class KVStore:
 
     def _set_function(self, function):
         if self._remote:
-            raise errors.Unimplemented(
-                'a Python function cannot run in a daemon: set an updater by its document, such as '
-                "set_updater('test', rescale_grad=2) or {'type': 'sgd', 'learning_rate': 0.1}; or use a 'local' store",
-                reason='unimplemented')
+            self._set_traced(function)
+            return
         made = _Function(function)
         self._wait_for(self._lib.paramd_set_updater_function, made.callback, None)
         self._function = made
+
+
+    def _set_traced(self, function):
+        made = trace.Updater(function)
+        keys = self.keys()
+        made.trace([(k, info.shape, info.dtype) for k, info in zip(keys, self._describe(keys))])
+        if made.text is not None:
+            self._wait_for(self._lib.paramd_set_updater, _document_text(made.document()))
+        self._traced = made
 
 
 def _raise(status, error):

@@ -1,0 +1,316 @@
+/* Commands that show what the daemon says, and two that change without moving values (updater set, workers dismiss). */
+#include "api/paramctl/paramctl.h"
+
+#include "api/wire.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PAGE_MAX = 1000 };
+
+/* ---- the daemon ------------------------------------------------------------------------------------------------- */
+
+static double number(const json_t *j, const char *name) { return json_number_value(json_object_get(j, name)); }
+
+static unsigned long long whole(const json_t *j, const char *name)
+{
+    return (unsigned long long)json_integer_value(json_object_get(j, name));
+}
+
+static void print_info(const struct ctl *c, const json_t *j)
+{
+    const json_t *d = json_object_get(j, "daemon"), *n = json_object_get(j, "counters");
+    const json_t *m = json_object_get(d, "memory"), *bulk = json_object_get(d, "bulk");
+    char a[CELL_SIZE], b[CELL_SIZE], x[CELL_SIZE];
+
+    print_fact(c, stdout, "version", "%s", cell(json_object_get(d, "version"), LOOK_TEXT, a));
+    print_fact(c, stdout, "instance", "%s", cell(json_object_get(d, "instance"), LOOK_TEXT, a));
+    print_fact(c, stdout, "device", "%s", cell(json_object_get(d, "device"), LOOK_TEXT, a));
+    print_fact(c, stdout, "up for", "%s", cell(json_object_get(d, "uptime"), LOOK_SECONDS, a));
+    if (json_is_null(bulk)) print_fact(c, stdout, "bulk door", "off");
+    else print_fact(c, stdout, "bulk door", "port %llu", whole(bulk, "port"));
+    print_fact(c, stdout, "stores", "%llu", whole(d, "stores"));
+    print_fact(c, stdout, "clients", "%llu", whole(d, "clients"));
+    print_fact(c, stdout, "memory", "%s of the device, %s of %s staging", bytes_text_of(number(m, "device"), a),
+               bytes_text_of(number(m, "staging"), b), bytes_text_of(number(m, "staging_max"), x));
+    print_fact(c, stdout, "pushes", "%llu (%llu repeats), %llu updates", whole(n, "pushes_recorded"),
+               whole(n, "pushes_repeated"), whole(n, "updates"));
+    print_fact(c, stdout, "pulls", "%llu", whole(n, "pulls"));
+    print_fact(c, stdout, "rounds", "%llu closed, %llu failed", whole(n, "rounds_closed"), whole(n, "rounds_failed"));
+    print_fact(c, stdout, "bytes", "%s in, %s out", bytes_text_of(number(n, "bytes_in"), a),
+               bytes_text_of(number(n, "bytes_out"), b));
+    print_fact(c, stdout, "frames", "%llu, %llu refused", whole(n, "frames"), whole(n, "frames_refused"));
+}
+
+int run_info(const struct ctl *c)
+{
+    int code = EXIT_ERROR;
+    json_t *j = ask(c, "Stats", json_object(), &code);
+
+    if (j == NULL) return code;
+    if (c->json) return show_json(j);
+    print_info(c, j);
+    json_decref(j);
+    return 0;
+}
+
+int run_health(const struct ctl *c)
+{
+    int code = EXIT_ERROR;
+    json_t *j = ask(c, "Health", json_object(), &code);
+    const char *status = json_string_value(json_object_get(j, "status"));
+
+    if (j == NULL) return code;
+    code = status != NULL && strcmp(status, "serving") == 0 ? 0 : EXIT_UNAVAILABLE;
+    if (!c->json) puts(status != NULL ? status : "?");
+    if (c->json) show_json(j);
+    else json_decref(j);
+    return code;
+}
+
+/* ---- lists ------------------------------------------------------------------------------------------------------ */
+
+int run_stores(const struct ctl *c)
+{
+    int code = EXIT_ERROR;
+    json_t *j = ask(c, "ListStores", json_object(), &code);
+
+    if (j == NULL) return code;
+    if (c->json) return show_json(j);
+    PRINT_TABLE(c, stdout, json_object_get(j, "items"),
+                {"STORE", "store", LOOK_TEXT}, {"TYPE", "type", LOOK_TEXT}, {"KEY TYPE", "key_type", LOOK_TEXT},
+                {"KEYS", "keys", LOOK_NUMBER}, {"WORKERS", "workers", LOOK_NUMBER}, {"DEAD", "dead", LOOK_NUMBER});
+    json_decref(j);
+    return 0;
+}
+
+/* Pages until `limit` (0: all) items are in one list; *total of those that there are. */
+static json_t *list_keys(const struct ctl *c, struct paramd *kv, uint64_t limit, json_int_t *total, int *code)
+{
+    json_t *all = json_array(), *after = NULL, *page = NULL;
+
+    do {
+        uint64_t left = limit > 0 ? limit - json_array_size(all) : PAGE_MAX;
+        json_t *in = of_store(c);
+        json_object_set_new(in, "limit", json_integer((json_int_t)(left < PAGE_MAX ? left : PAGE_MAX)));
+        if (c->arg_count > 0) json_object_set_new(in, "prefix", json_string(c->args[0]));
+        if (after != NULL) json_object_set(in, "after", after);
+        json_decref(after);
+        after = NULL;
+        page = ask_on(c, kv, "List", in, code);
+        if (page == NULL) break;
+        json_array_extend(all, json_object_get(page, "items"));
+        *total = json_integer_value(json_object_get(page, "total"));
+        after = json_incref(json_object_get(page, "next"));
+        json_decref(page);
+    } while (after != NULL && !json_is_null(after) && (limit == 0 || json_array_size(all) < limit));
+    json_decref(after);
+    if (page != NULL) return all;
+    json_decref(all);
+    return NULL;
+}
+
+int run_keys(const struct ctl *c)
+{
+    int code = EXIT_ERROR;
+    json_int_t total = 0;
+    struct paramd *kv = open_daemon(c, &code);
+    json_t *items = kv != NULL ? list_keys(c, kv, c->limit, &total, &code) : NULL;
+
+    paramd_close(kv);
+    if (items == NULL) return code;
+    if (c->json) return show_json(json_pack("{s:o,s:I}", "items", items, "total", total));
+    PRINT_TABLE(c, stdout, items,
+                {"KEY", "key", LOOK_TEXT}, {"DTYPE", "dtype", LOOK_TEXT}, {"SHAPE", "shape", LOOK_SHAPE},
+                {"VERSION", "version", LOOK_NUMBER}, {"ID", "id", LOOK_NUMBER});
+    size_t shown = json_array_size(items);
+    if ((json_int_t)shown < total)
+        printf("... %lld more; --limit 0 lists all\n", (long long)(total - (json_int_t)shown));
+    json_decref(items);
+    return 0;
+}
+
+static int dismiss(const struct ctl *c, const char *who)
+{
+    int code = EXIT_ERROR;
+    char *end;
+    long rank = strtol(who, &end, 10);
+    json_t *in = of_store(c), *j;
+
+    json_object_set_new(in, "worker", *end == '\0' && end != who ? json_integer(rank) : json_string(who));
+    j = ask(c, "Dismiss", in, &code);
+    if (j == NULL) return code;
+    if (c->json) return show_json(j);
+    printf("worker %s is no longer waited for\n", who);
+    json_decref(j);
+    return 0;
+}
+
+int run_workers(const struct ctl *c)
+{
+    int code = EXIT_ERROR;
+    json_t *j;
+
+    if (c->arg_count > 0 && (strcmp(c->args[0], "dismiss") != 0 || c->arg_count != 2))
+        return complain_usage("usage: paramctl workers [dismiss NAME|RANK]");
+    if (c->arg_count > 0) return dismiss(c, c->args[1]);
+    j = ask(c, "Workers", of_store(c), &code);
+    if (j == NULL) return code;
+    if (c->json) return show_json(j);
+    PRINT_TABLE(c, stdout, json_object_get(j, "items"),
+                {"RANK", "rank", LOOK_NUMBER}, {"NAME", "name", LOOK_TEXT}, {"STATE", "state", LOOK_TEXT},
+                {"EPOCH", "epoch", LOOK_NUMBER}, {"SEEN", "seen", LOOK_SECONDS});
+    json_decref(j);
+    return 0;
+}
+
+int run_rounds(const struct ctl *c)
+{
+    int code = EXIT_ERROR;
+    json_t *j = ask(c, "Rounds", of_store(c), &code);
+    const json_t *items, *barriers;
+
+    if (j == NULL) return code;
+    if (c->json) return show_json(j);
+    items = json_object_get(j, "items");
+    barriers = json_object_get(j, "barriers");
+    if (json_array_size(items) + json_array_size(barriers) == 0) puts("nothing is open: no round waits for anybody");
+    if (json_array_size(items) > 0)
+        PRINT_TABLE(c, stdout, items, {"KEY", "key", LOOK_TEXT}, {"STEP", "step", LOOK_NUMBER},
+                    {"OPEN FOR", "age", LOOK_SECONDS}, {"HAS", "contributions", LOOK_NUMBER},
+                    {"WAITS FOR", "waiting", LOOK_TEXT});
+    if (json_array_size(barriers) > 0)
+        PRINT_TABLE(c, stdout, barriers, {"BARRIER", "name", LOOK_TEXT}, {"OPEN FOR", "age", LOOK_SECONDS},
+                    {"WAITS FOR", "waiting", LOOK_TEXT});
+    json_decref(j);
+    return 0;
+}
+
+/* ---- updater ---------------------------------------------------------------------------------------------------- */
+
+static int updater_get(const struct ctl *c)
+{
+    int code = EXIT_ERROR;
+    json_t *j = ask(c, "GetUpdater", of_store(c), &code);
+
+    if (j == NULL) return code;
+    if (c->json) return show_json(j);
+    show_json(json_incref(json_object_get(j, "updater"))); /* as `updater set` takes it */
+    json_decref(j);
+    return 0;
+}
+
+/* A document, or a file with one. */
+static json_t *read_document(const char *argument)
+{
+    json_error_t why;
+    json_t *j;
+
+    if (argument[0] == '{' || strcmp(argument, "null") == 0)
+        j = json_loads(argument, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+    else if (strcmp(argument, "-") == 0)
+        j = json_loadf(stdin, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+    else
+        j = json_load_file(argument, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+    if (j == NULL && why.line > 0)
+        complain_usage("%.100s: line %d, column %d: %s", argument, why.line, why.column, why.text);
+    else if (j == NULL) complain_usage("%s", why.text);
+    return j;
+}
+
+static int updater_set(const struct ctl *c, const char *argument)
+{
+    int code = EXIT_ERROR;
+    json_t *document = read_document(argument), *in, *j;
+
+    if (document == NULL) return EXIT_USAGE;
+    in = of_store(c);
+    json_object_set_new(in, "updater", document);
+    j = ask(c, "SetUpdater", in, &code);
+    if (j == NULL) return code;
+    if (c->json) return show_json(j);
+    if (json_is_true(json_object_get(j, "changed")))
+        printf("set; new from version %llu on\n", whole(j, "effective_from_version"));
+    else puts("it was set already");
+    json_decref(j);
+    return 0;
+}
+
+int run_updater(const struct ctl *c)
+{
+    if (c->arg_count == 0 || (c->arg_count == 1 && strcmp(c->args[0], "get") == 0)) return updater_get(c);
+    if (c->arg_count == 2 && strcmp(c->args[0], "set") == 0) return updater_set(c, c->args[1]);
+    return complain_usage("usage: paramctl updater [get | set FILE|JSON]");
+}
+
+/* ---- the protocol ----------------------------------------------------------------------------------------------- */
+
+int run_call(const struct ctl *c)
+{
+    int code = EXIT_ERROR;
+    json_error_t why = {.text = "it is something else"};
+    json_t *in = c->arg_count > 1 ? json_loads(c->args[1], JSON_REJECT_DUPLICATES, &why) : json_object(), *j;
+    unsigned method = wire_method_find(bytes_text(c->args[0]));
+
+    if (method == 0) {
+        fprintf(stderr, "paramctl: no method '%s'; `paramctl describe` lists them\n", c->args[0]);
+        json_decref(in);
+        return EXIT_NOT_FOUND;
+    }
+    if (!wire_method_is_json(method)) {
+        json_decref(in);
+        return complain_usage("%s carries values, no JSON; see get, put and push", wire_method_name(method));
+    }
+    if (!json_is_object(in)) {
+        json_decref(in);
+        return complain_usage("the second argument is no JSON object: %s", why.text);
+    }
+    j = ask(c, wire_method_name(method), in, &code);
+    return j != NULL ? show_json(j) : code;
+}
+
+/* From the same lists that make the code. */
+#define FIELD_PRINT(type, name) printf("  %-5s %s\n", #type, #name);
+#define MESSAGE_PRINT(name, LIST)                                                           \
+    if (strcmp(what, #name) == 0) {                                                         \
+        printf("%s (%d bytes)\n", #name, (int)wire_##name##_size);                          \
+        LIST(FIELD_PRINT)                                                                   \
+    }
+
+static void print_message(const char *what)
+{
+    WIRE_MESSAGES(MESSAGE_PRINT)
+}
+
+int run_describe(const struct ctl *c)
+{
+    static const struct { unsigned method; const char *messages[5]; } data[] = {
+        {WIRE_Init, {"init", "init_entry", "init_done", "init_result", "fault"}},
+        {WIRE_Push, {"push", "push_entry", "push_done", "fault", NULL}},
+        {WIRE_Set, {"push", "push_entry", "set_done", NULL, NULL}},
+        {WIRE_Pull, {"pull", "pull_entry", "pull_done", "pull_result", "fault"}},
+        {WIRE_Wait, {"wait", "wait_entry", "wait_done", "wait_result", "fault"}},
+    };
+    const char *name = c->arg_count > 0 ? c->args[0] : "";
+    unsigned m;
+
+    if (strncmp(name, "paramd.v1.", 10) == 0) name += 10;
+    if (name[0] == '\0') {
+        for (m = 1; m < WIRE_METHODS_END; m++)
+            if (wire_method_name(m) != NULL) printf("paramd.v1.%s\n", wire_method_name(m));
+        return 0;
+    }
+    m = wire_method_find(bytes_text(name));
+    if (m == 0) {
+        fprintf(stderr, "paramctl: no method '%s'; `paramctl describe` lists them\n", name);
+        return EXIT_NOT_FOUND;
+    }
+    printf("paramd.v1.%s: method %u, %s%s\n", name, m, wire_method_is_json(m) ? "one JSON document each way" : "binary",
+           wire_method_flags(m) & WIRE_WRITES ? ", named (executed once)" : "");
+    for (size_t i = 0; i < sizeof data / sizeof data[0]; i++)
+        for (size_t k = 0; data[i].method == m && k < 5 && data[i].messages[k] != NULL; k++)
+            print_message(data[i].messages[k]);
+    return 0;
+}

@@ -1,0 +1,134 @@
+#include "api/paramctl/paramctl.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { COLUMNS_MAX = 12, FACT_WIDTH = 11 };
+
+int show_json(json_t *j)
+{
+    json_dumpf(j, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY);
+    putchar('\n');
+    json_decref(j);
+    return 0;
+}
+
+/* ---- cells ------------------------------------------------------------------------------------------------------ */
+
+const char *bytes_text_of(double bytes, char out[CELL_SIZE])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    unsigned u = 0;
+
+    for (; bytes >= 1024 && u < 4; u++) bytes /= 1024;
+    snprintf(out, CELL_SIZE, u == 0 ? "%.0f %s" : "%.1f %s", bytes, units[u]);
+    return out;
+}
+
+static void seconds_text(double s, char out[CELL_SIZE])
+{
+    unsigned long long whole = (unsigned long long)s;
+
+    if (s < 60) snprintf(out, CELL_SIZE, "%.1f s", s);
+    else if (s < 3600) snprintf(out, CELL_SIZE, "%llu min %llu s", whole / 60, whole % 60);
+    else if (s < 86400) snprintf(out, CELL_SIZE, "%llu h %llu min", whole / 3600, whole % 3600 / 60);
+    else snprintf(out, CELL_SIZE, "%llu d %llu h", whole / 86400, whole % 86400 / 3600);
+}
+
+static void shape_text(const json_t *v, char out[CELL_SIZE])
+{
+    size_t n = 1, count = json_array_size(v);
+
+    snprintf(out, CELL_SIZE, "(");
+    for (size_t i = 0; i < count && n < CELL_SIZE - 32; i++)
+        n += (size_t)snprintf(out + n, CELL_SIZE - n, "%s%" JSON_INTEGER_FORMAT, i > 0 ? ", " : "",
+                              json_integer_value(json_array_get(v, i)));
+    snprintf(out + n, CELL_SIZE - n, count == 1 ? ",)" : ")");
+}
+
+/* A name comes from a peer: what a terminal would obey becomes '?'. A cut name ends with a whole character. */
+static void plain_text(const char *from, char out[CELL_SIZE])
+{
+    size_t n = strlen(from);
+
+    if (n >= CELL_SIZE) n = CELL_SIZE - 1;
+    while (n > 0 && n < strlen(from) && ((unsigned char)from[n] & 0xc0) == 0x80) n--;
+    memcpy(out, from, n);
+    out[n] = '\0';
+    for (char *at = out; *at != '\0'; at++)
+        if ((unsigned char)*at < ' ' || *at == 0x7f || ((unsigned char)at[0] == 0xc2 && (unsigned char)at[1] < 0xa0))
+            *at = '?';
+}
+
+const char *cell(const json_t *v, enum look look, char out[CELL_SIZE])
+{
+    if (v == NULL || json_is_null(v)) snprintf(out, CELL_SIZE, "-");
+    else if (look == LOOK_SHAPE) shape_text(v, out);
+    else if (look == LOOK_SECONDS) seconds_text(json_number_value(v), out);
+    else if (look == LOOK_BYTES) bytes_text_of(json_number_value(v), out);
+    else if (json_is_string(v)) plain_text(json_string_value(v), out);
+    else if (json_is_integer(v)) snprintf(out, CELL_SIZE, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+    else if (json_is_real(v)) snprintf(out, CELL_SIZE, "%g", json_real_value(v));
+    else if (json_is_boolean(v)) snprintf(out, CELL_SIZE, json_is_true(v) ? "yes" : "no");
+    else snprintf(out, CELL_SIZE, "...");
+    return out;
+}
+
+/* ---- tables ----------------------------------------------------------------------------------------------------- */
+
+/* Columns on a terminal, for names in most scripts. */
+static int width_of(const char *text)
+{
+    int n = 0;
+    for (; *text != '\0'; text++) n += ((unsigned char)*text & 0xc0) != 0x80;
+    return n;
+}
+
+static bool is_right(enum look look) { return look == LOOK_NUMBER || look == LOOK_BYTES || look == LOOK_SECONDS; }
+
+static void print_cell(FILE *to, const char *text, int width, bool right, bool last)
+{
+    int pad = width - width_of(text);
+
+    if (last && !right) fputs(text, to);
+    else if (right) fprintf(to, "%*s%s", pad, "", text);
+    else fprintf(to, "%s%*s", text, pad, "");
+    fputs(last ? "\n" : "  ", to);
+}
+
+void print_table(const struct ctl *c, FILE *to, const json_t *items, const struct column *columns, size_t count)
+{
+    int width[COLUMNS_MAX];
+    char text[CELL_SIZE];
+    size_t rows = json_array_size(items);
+
+    for (size_t k = 0; k < count; k++) {
+        width[k] = width_of(columns[k].title);
+        for (size_t i = 0; i < rows; i++) {
+            int w = width_of(cell(json_object_get(json_array_get(items, i), columns[k].member), columns[k].look, text));
+            if (w > width[k]) width[k] = w;
+        }
+    }
+    if (c->color) fputs("\033[1m", to);
+    for (size_t k = 0; k < count; k++)
+        print_cell(to, columns[k].title, width[k], is_right(columns[k].look), k + 1 == count);
+    if (c->color) fputs("\033[0m", to);
+    for (size_t i = 0; i < rows; i++)
+        for (size_t k = 0; k < count; k++) {
+            const json_t *v = json_object_get(json_array_get(items, i), columns[k].member);
+            print_cell(to, cell(v, columns[k].look, text), width[k], is_right(columns[k].look), k + 1 == count);
+        }
+}
+
+void print_fact(const struct ctl *c, FILE *to, const char *name, const char *format, ...)
+{
+    va_list args;
+
+    fprintf(to, c->color ? "\033[1m%-*s\033[0m " : "%-*s ", FACT_WIDTH, name);
+    va_start(args, format);
+    vfprintf(to, format, args);
+    va_end(args);
+    fputc('\n', to);
+}

@@ -1,0 +1,280 @@
+#include "service/state.h"
+
+#include "gpu/rules.h"
+#include "service/base/mem.h"
+#include "service/key.h"
+#include "service/store.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Memory on its way out: work that names it may be under way. */
+struct leaving {
+    struct task task;
+    struct core *core;
+    struct dmem mem[STATE_PIECES];
+};
+
+static void leave(struct task *t, enum status s)
+{
+    struct leaving *l = CONTAINER_OF(t, struct leaving, task);
+
+    (void)s;
+    for (unsigned i = 0; i < STATE_PIECES; i++)
+        if (l->mem[i].size > 0) core_mem_free(l->core, &l->mem[i]);
+    mem_free(l);
+}
+
+/* Takes *l, which may be NULL for lack of memory: then it waits. */
+static void leave_behind(struct key *k, struct leaving *l, const struct dmem mem[STATE_PIECES])
+{
+    if (l == NULL) {
+        core_quiet(k->core, k->queue_index);
+        for (unsigned i = 0; i < STATE_PIECES; i++) {
+            struct dmem m = mem[i];
+            if (m.size > 0) core_mem_free(k->core, &m);
+        }
+        return;
+    }
+    l->core = k->core;
+    memcpy(l->mem, mem, sizeof l->mem);
+    l->task.run = leave;
+    core_after(k->core, k->queue_index, &l->task);
+}
+
+void state_fini(struct key *k)
+{
+    for (unsigned i = 0; i < STATE_PIECES; i++)
+        if (k->state.mem[i].size > 0) core_mem_free(k->core, &k->state.mem[i]);
+    updater_drop(k->state.updater);
+    k->state.updater = NULL;
+}
+
+/* ---- fitting an updater ----------------------------------------------------------------------------------------- */
+
+enum { NAME_SIZE = 24 };         /* of an integer key in decimal */
+
+static struct rule_key rule_key_of(const struct key *k, char text[NAME_SIZE])
+{
+    struct rule_key r = {k->name.text, k->shape.ndim, k->shape.dims, k->shape.count};
+
+    if (k->name.is_text) return r;
+    snprintf(text, NAME_SIZE, "%" PRId64, k->name.number);
+    r.name = bytes_text(text);
+    return r;
+}
+
+static enum dtype real_type(const struct key *k) { return dtype_sum(k->shape.dtype); }
+
+uint64_t state_needs(const struct updater *u, const struct key_shape *shape)
+{
+    struct updater_use use;
+
+    updater_use(u, &(struct rule_key){{NULL, 0}, shape->ndim, shape->dims, shape->count}, shape->dtype, &use);
+    return updater_state_size(&use, shape->count, shape->dtype);
+}
+
+/* The state as it will be, and where each piece comes from. */
+struct fitting {
+    struct state state;
+    struct slot_origin origins[STEP_SLOTS_MAX];
+    bool fresh[STATE_PIECES];
+};
+
+static size_t piece_size(const struct key *k, const struct updater_use *use, unsigned i)
+{
+    size_t count = (size_t)k->shape.count, one = dtype_size(real_type(k));
+
+    if (i == STATE_SCRATCH) return step_scratch_size(use->rule, count);
+    if (i == STATE_MASTER) return use->has_master ? count * one : 0;
+    return i < use_slots(use) ? use_slot_count(use, i, count) * one : 0;
+}
+
+static bool is_kept(const struct key *k, const struct fitting *f, unsigned i, unsigned *from)
+{
+    *from = i == STATE_MASTER ? i : i < STEP_SLOTS_MAX ? f->origins[i].slot : 0;
+    return (i == STATE_MASTER || (i < STEP_SLOTS_MAX && f->origins[i].kind == ORIGIN_KEPT)) && k->state.mem[*from].size > 0;
+}
+
+/* All memory first, so that what fails for lack of it has given the device no work. */
+static enum status find_memory(struct key *k, struct fitting *f, struct error *e)
+{
+    enum status s = STATUS_OK;
+    unsigned from;
+
+    for (unsigned i = 0; i < STATE_PIECES && s == STATUS_OK; i++) {
+        size_t size = piece_size(k, &f->state.use, i);
+        if (size == 0) continue;
+        if (is_kept(k, f, i, &from)) {
+            f->state.mem[i] = k->state.mem[from];
+            continue;
+        }
+        s = core_mem_new(k->core, size, &f->state.mem[i], e);
+        f->fresh[i] = s == STATUS_OK;
+    }
+    if (s == STATUS_OK) return s;
+    for (unsigned i = 0; i < STATE_PIECES; i++)
+        if (f->fresh[i]) core_mem_free(k->core, &f->state.mem[i]);
+    return s;
+}
+
+/* The value as it is, in the type of sums. */
+static enum status copy_value(struct key *k, struct dmem to)
+{
+    struct dmem master = k->state.mem[STATE_MASTER];
+    size_t count = (size_t)k->shape.count;
+
+    if (master.size > 0) return device_copy(k->queue, to, master, count * dtype_size(real_type(k)));
+    return device_widen(k->queue, to, k->current->mem, k->shape.dtype, count);
+}
+
+static enum status convert(struct key *k, struct dmem to, const struct slot_origin *origin)
+{
+    struct step s = {.rule = origin->rule, .type = real_type(k), .count = (size_t)k->shape.count,
+                     .sum = k->state.mem[origin->slot], .from = to, .to = to, .flags = &k->state.flags};
+
+    s.scalars.v[SCALED_BY] = origin->by;
+    return device_step(k->queue, &s);
+}
+
+static enum status fill(struct key *k, const struct fitting *f, unsigned i)
+{
+    struct dmem to = f->state.mem[i];
+
+    if (i == STATE_SCRATCH) return STATUS_OK;
+    if (i == STATE_MASTER || use_slot_from_value(&f->state.use, i)) return copy_value(k, to);
+    if (f->origins[i].kind == ORIGIN_CONVERTED) return convert(k, to, &f->origins[i]);
+    return device_zero(k->queue, to, piece_size(k, &f->state.use, i));
+}
+
+/* What there was and is no longer part of the state. */
+static bool find_rest(const struct key *k, const struct fitting *f, struct dmem rest[STATE_PIECES])
+{
+    bool any = false;
+
+    for (unsigned i = 0; i < STATE_PIECES; i++) {
+        bool stays = k->state.mem[i].size == 0;
+        for (unsigned j = 0; j < STATE_PIECES; j++) stays |= f->state.mem[j].at == k->state.mem[i].at;
+        rest[i] = stays ? (struct dmem){0} : k->state.mem[i];
+        any |= !stays;
+    }
+    return any;
+}
+
+static void fitting_begin(struct key *k, struct updater *u, struct fitting *f)
+{
+    const struct state *old = &k->state;
+    char text[NAME_SIZE];
+    struct rule_key key = rule_key_of(k, text);
+
+    *f = (struct fitting){.state = *old};
+    memset(f->state.mem, 0, sizeof f->state.mem);
+    updater_use(u, &key, k->shape.dtype, &f->state.use);
+    if (!updater_origins(old->updater, &old->use, u, &f->state.use, old->updates - old->begun, k->store->num_update,
+                         f->origins)) {
+        f->state.begun = old->updates;
+        f->state.product = 1;
+    }
+}
+
+enum status state_fit(struct key *k, struct updater *u, struct error *e)
+{
+    struct leaving *l = NULL;
+    struct dmem rest[STATE_PIECES];
+    struct fitting f;
+    enum status s = updater_fits(u, k->shape.dtype, e);
+
+    if (s != STATUS_OK || k->state.updater == u) return s;
+    fitting_begin(k, u, &f);
+    s = find_memory(k, &f, e);
+    if (s != STATUS_OK) return s;
+    for (unsigned i = 0; i < STATE_PIECES && s == STATUS_OK && k->shape.count > 0; i++)
+        if (f.fresh[i]) s = fill(k, &f, i);
+    if (s != STATUS_OK) {
+        *e = *device_error(k->core->device);
+        for (unsigned i = 0; i < STATE_PIECES; i++) rest[i] = f.fresh[i] ? f.state.mem[i] : (struct dmem){0};
+        leave_behind(k, NULL, rest);
+        return s;
+    }
+    if (find_rest(k, &f, rest)) {
+        l = mem_zero(sizeof *l);
+        leave_behind(k, l, rest);
+    }
+    updater_drop(k->state.updater);
+    k->state = f.state;
+    k->state.updater = updater_hold(u);
+    return STATUS_OK;
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------ */
+
+void state_step(const struct key *k, const struct update *u, struct step *s, double *product)
+{
+    const struct state *x = &k->state;
+    uint64_t updates = x->updates + 1, num_update = k->store->num_update;
+    struct update_moment m = {.t = updates - x->begun, .contributors = u->contributors, .product = x->product};
+
+    m.num_workers = store_num_workers(k->store);
+    m.staleness = u->based_on > 0 && u->based_on < key_version(k) ? key_version(k) - u->based_on : 0;
+    m.num_update = updates > num_update ? updates : num_update;
+    updater_step(x->updater, &x->use, updates, &m, s);
+    *product = m.product;
+    memcpy(s->slots, x->mem, sizeof s->slots);
+    s->master = x->mem[STATE_MASTER];
+    s->scratch = x->mem[STATE_SCRATCH];
+}
+
+void state_stepped(struct key *k, double product)
+{
+    k->state.updates++;
+    k->state.product = product;
+    if (k->state.updates > k->store->num_update) k->store->num_update = k->state.updates;
+}
+
+/* ---- seen from outside ------------------------------------------------------------------------------------------ */
+
+unsigned state_pieces(const struct key *k, struct state_piece out[STATE_PIECES])
+{
+    const struct updater_use *use = &k->state.use;
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < STATE_SCRATCH; i++) {
+        if (k->state.mem[i].size == 0) continue;
+        uint64_t size = piece_size(k, use, i);
+        out[n++] = (struct state_piece){.name = i == STATE_MASTER ? "master" : use_slot_name(use, i), .place = i,
+                                        .dtype = real_type(k), .count = size / dtype_size(real_type(k)), .size = size};
+    }
+    return n;
+}
+
+enum status state_read(struct key *k, const struct state_piece *piece, void *to, struct task *t, struct error *e)
+{
+    enum status s = device_download(k->queue, to, k->state.mem[piece->place], 0, (size_t)piece->size);
+
+    if (s == STATUS_OK) core_after(k->core, k->queue_index, t);
+    else *e = *device_error(k->core->device);
+    return s;
+}
+
+enum status state_write(struct key *k, const struct state_piece *piece, const void *from, struct task *t,
+                        struct error *e)
+{
+    enum status s = device_upload(k->queue, k->state.mem[piece->place], 0, from, (size_t)piece->size);
+
+    if (s == STATUS_OK) core_after(k->core, k->queue_index, t);
+    else *e = *device_error(k->core->device);
+    return s;
+}
+
+enum status state_restore(struct key *k, uint64_t updates, uint64_t since_begun, double product, struct error *e)
+{
+    if (since_begun > updates || !(product >= 0 && product <= 1))
+        return error_set(e, REASON_BAD_ARGUMENT, "counters of a key: %" PRIu64 " updates, %" PRIu64 " of them since its "
+                         "slots began, product %g", updates, since_begun, product);
+    k->state.updates = updates;
+    k->state.begun = updates - since_begun;
+    k->state.product = product;
+    if (updates > k->store->num_update) k->store->num_update = updates;
+    return STATUS_OK;
+}

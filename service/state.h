@@ -1,0 +1,61 @@
+/* What an updater keeps for one key: its slots, the f32 master of an f16 or bf16 value, and counters. Part of the key;
+ * changed only in the order of the key's queue. Slots follow the updater under which the key steps: state_fit makes them
+ * fit it, keeps what stays, and converts or begins the rest. Core thread only; nothing here waits for the device. */
+#ifndef SERVICE_STATE_H
+#define SERVICE_STATE_H
+
+#include "service/core.h"
+#include "service/updater.h"
+
+struct key;
+struct key_shape;
+struct store;
+struct update;
+
+/* Places in state.mem: the slots by their number, then these. */
+enum { STATE_MASTER = STEP_SLOTS_MAX, STATE_SCRATCH, STATE_PIECES };
+
+struct state {
+    struct dmem mem[STATE_PIECES];           /* size 0: none */
+    struct updater *updater;                 /* held; whose slots they are. NULL: none yet */
+    struct updater_use use;                  /* it, as it is for this key */
+    uint64_t updates;                        /* update counter of the key: sets do not count */
+    uint64_t begun;                          /* what it was when the slots began */
+    double product;                          /* see update_moment */
+    uint32_t flags;                          /* of the work that makes slots, which cannot overflow */
+};
+
+/* Bytes of the device that the state of a new key of this shape takes; overrides for its name are not looked at. */
+uint64_t state_needs(const struct updater *u, const struct key_shape *shape);
+/* Makes the state of k fit u, which it holds. On failure k is as it was. */
+enum status state_fit(struct key *k, struct updater *u, struct error *e) MUST_CHECK;
+/* Fills a step of k under state.updater for this update, slots and master included; *product is what it becomes when the
+ * step is done. */
+void state_step(const struct key *k, const struct update *u, struct step *s, double *product);
+/* A step is done. */
+void state_stepped(struct key *k, double product);
+/* Gives everything back; no work may be under way. */
+void state_fini(struct key *k);
+
+/* ---- seen from outside ------------------------------------------------------------------------------------------ */
+
+/* A slot or the master. */
+struct state_piece {
+    const char *name;                        /* "momentum", "master" */
+    enum dtype dtype;
+    uint64_t count, size;                    /* elements, bytes; of a slot of rows or columns, their number */
+    unsigned place;                          /* in state.mem */
+};
+
+/* Fills *out in the order of the rule, the master last; answers how many. Steps that are lined up may change it. */
+unsigned state_pieces(const struct key *k, struct state_piece out[STATE_PIECES]);
+/* Lines up a copy of the piece behind the steps given so far; t runs when *to holds it. *to has piece->size bytes. */
+enum status state_read(struct key *k, const struct state_piece *piece, void *to, struct task *t, struct error *e) MUST_CHECK;
+/* The other way. t runs when *from may go. The value does not follow the master: set it first. */
+enum status state_write(struct key *k, const struct state_piece *piece, const void *from, struct task *t,
+                        struct error *e) MUST_CHECK;
+/* Puts the counters back as they were read: updates, and those since the slots began. BAD_ARGUMENT: since > updates, or
+ * a product that is not from 0 to 1. */
+enum status state_restore(struct key *k, uint64_t updates, uint64_t since_begun, double product, struct error *e) MUST_CHECK;
+
+#endif

@@ -1,0 +1,43 @@
+/* An updater's document: reading with every fault told at once, and writing. The insides of updater.c. */
+#ifndef SERVICE_UPDATER_DOCUMENT_H
+#define SERVICE_UPDATER_DOCUMENT_H
+
+#include "api/limits.h"
+#include "gpu/program.h"
+#include "gpu/schedule.h"
+#include "service/updater.h"
+
+#include <jansson.h>
+
+enum { OVERRIDES_MAX = 256 };
+
+enum { MULT_LR, MULT_WD, MULTS };
+
+/* Numbers of the keys whose names match. */
+struct override {
+    char *match;
+    bool has[UPDATER_HYPERS_MAX], has_mult[MULTS];
+    double hypers[UPDATER_HYPERS_MAX], mult[MULTS];
+};
+
+struct updater {
+    unsigned holds;
+    const struct updater_row *row;
+    double hypers[UPDATER_HYPERS_MAX];       /* NAN: the option is off */
+    struct schedule *schedule;               /* NULL: none */
+    struct override *overrides;
+    size_t override_count;
+    struct program *program;                 /* of type program, else NULL */
+    char *program_text;                      /* as it came */
+    double params[PROGRAM_PARAMS_MAX];       /* by the program's numbers */
+    uint64_t resets, conversions;            /* asked for in the store's life up to this updater */
+    char *text;
+};
+
+/* Fills row, numbers, schedule and overrides; what it made is the caller's to free also when it fails. *all, if there
+ * is one, gets every fault as a line. */
+enum status document_read(struct bytes json, struct updater *u, struct buf *all, struct error *e) MUST_CHECK;
+/* Makes u->text. */
+enum status document_write(struct updater *u, struct error *e) MUST_CHECK;
+
+#endif

@@ -1,0 +1,173 @@
+/* Raw TCP: a thread a connection, which receives a value into memory and answers eight bytes, or sends it back. No
+ * server that keeps what it is sent can be faster on this transport. */
+#include "tests/bench/peer.h"
+
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { READ_SIZE = 64 << 10 };
+
+/* ---- loopback sockets ------------------------------------------------------------------------------------------- */
+
+void tcp_set_up(int fd)
+{
+    int on = 1;
+
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+static struct sockaddr_in loopback(unsigned port)
+{
+    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
+int tcp_listen(unsigned *port)
+{
+    struct sockaddr_in a = loopback(0);
+    socklen_t size = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, size) != 0 || listen(fd, 64) != 0 ||
+        getsockname(fd, (struct sockaddr *)&a, &size) != 0)
+        bench_fail("no port of the loopback to listen at");
+    *port = ntohs(a.sin_port);
+    return fd;
+}
+
+int tcp_connect(unsigned port)
+{
+    struct sockaddr_in a = loopback(port);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a) != 0) bench_fail("port %u does not answer", port);
+    tcp_set_up(fd);
+    return fd;
+}
+
+bool tcp_read(int fd, void *to, size_t size)
+{
+    char *at = to;
+
+    while (size > 0) {
+        ssize_t n = recv(fd, at, size < READ_SIZE ? size : READ_SIZE, 0);
+        if (n <= 0) return false;
+        at += n;
+        size -= (size_t)n;
+    }
+    return true;
+}
+
+bool tcp_write(int fd, const void *head, size_t head_size, const void *body, size_t body_size)
+{
+    struct iovec v[2] = {{(void *)(uintptr_t)head, head_size}, {(void *)(uintptr_t)body, body_size}};
+
+    while (v[0].iov_len + v[1].iov_len > 0) {
+        struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
+        ssize_t n = sendmsg(fd, &m, MSG_NOSIGNAL);
+        if (n <= 0) return false;
+        for (int i = 0; i < 2; i++) {
+            size_t k = (size_t)n < v[i].iov_len ? (size_t)n : v[i].iov_len;
+            v[i].iov_base = (char *)v[i].iov_base + k;
+            v[i].iov_len -= k;
+            n -= (ssize_t)k;
+        }
+    }
+    return true;
+}
+
+/* ---- server ----------------------------------------------------------------------------------------------------- */
+
+struct head {
+    uint32_t work, size;         /* bytes that come after it, or are wanted */
+    uint64_t offset;             /* in the value memory of the connection */
+};
+
+struct acknowledgement {
+    uint64_t size;
+};
+
+static void *serve_connection(void *arg)
+{
+    int fd = (int)(intptr_t)arg;
+    char *memory = bench_memory(PAYLOAD_MAX);
+    struct head h;
+
+    tcp_set_up(fd);
+    while (tcp_read(fd, &h, sizeof h) && h.offset <= PAYLOAD_MAX && h.size <= PAYLOAD_MAX - h.offset) {
+        struct acknowledgement a = {h.size};
+        if (h.work == WORK_PULL ? !tcp_write(fd, NULL, 0, memory + h.offset, h.size)
+                                : !tcp_read(fd, memory + h.offset, h.size) || !tcp_write(fd, &a, sizeof a, NULL, 0))
+            break;
+    }
+    close(fd);
+    return NULL;
+}
+
+static void serve(int listener)
+{
+    for (;;) {
+        pthread_t t;
+        int fd = accept(listener, NULL, NULL);
+        if (fd < 0) continue;
+        if (pthread_create(&t, NULL, serve_connection, (void *)(intptr_t)fd) != 0) bench_fail("no thread");
+        pthread_detach(t);
+    }
+}
+
+static bool start(char address[ADDRESS_MAX], pid_t *pid)
+{
+    unsigned port;
+    int listener = tcp_listen(&port);
+
+    *pid = child_fork();
+    if (*pid == 0) serve(listener);
+    close(listener);
+    snprintf(address, ADDRESS_MAX, "%u", port);
+    return true;
+}
+
+/* ---- client ----------------------------------------------------------------------------------------------------- */
+
+struct tcp_client {
+    struct peer_client client;
+    int fd;
+};
+
+static void open_client(struct peer_client *c)
+{
+    ((struct tcp_client *)c)->fd = tcp_connect((unsigned)strtoul(c->address, NULL, 10));
+}
+
+static void begin(struct peer_client *c, enum work w, unsigned op)
+{
+    int fd = ((struct tcp_client *)c)->fd;
+    size_t size = job_op_size(c->job), offset = size * op;
+    struct head push = {WORK_PUSH, (uint32_t)size, offset}, pull = {WORK_PULL, (uint32_t)size, offset};
+
+    if ((w != WORK_PULL && !tcp_write(fd, &push, sizeof push, (char *)c->grad + offset, size)) ||
+        (w != WORK_PUSH && !tcp_write(fd, &pull, sizeof pull, NULL, 0)))
+        bench_fail("raw TCP: the server is gone");
+}
+
+static void finish(struct peer_client *c, enum work w, unsigned op)
+{
+    int fd = ((struct tcp_client *)c)->fd;
+    size_t size = job_op_size(c->job);
+    struct acknowledgement a;
+
+    if ((w != WORK_PULL && (!tcp_read(fd, &a, sizeof a) || a.size != size)) ||
+        (w != WORK_PUSH && !tcp_read(fd, (char *)c->out + size * op, size)))
+        bench_fail("raw TCP: the server is gone");
+}
+
+const struct peer peer_tcp = {
+    .name = "raw TCP", .checksum = "off", .pushed = "received", .pulled = "bytes",
+    .start = start,
+    .client_size = sizeof(struct tcp_client), .open = open_client, .begin = begin, .finish = finish,
+};

@@ -1,0 +1,483 @@
+"""paramctl, every command against a real daemon: what people read, what programs read, exit statuses, errors. Ends with
+"N passed, N failed"."""
+import json
+import os
+import pty
+import re
+import resource
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "api", "python"))
+
+import numpy as np  # noqa: E402
+
+import paramd  # noqa: E402
+import paramd.daemon  # noqa: E402
+
+PARAMCTL = os.environ.get("PARAMCTL_BIN", os.path.join(ROOT, "build", "paramctl"))
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PARAMD_")}
+OK, ERROR, USAGE, NOT_FOUND, CONFLICT, AUTH, UNAVAILABLE = range(7)
+COMMANDS = ("info", "health", "stores", "keys", "get", "put", "push", "pull", "updater", "workers", "rounds", "top", "bench",
+            "describe", "call")
+
+
+class Base(unittest.TestCase):
+    arguments = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.daemon = paramd.daemon.Daemon(*cls.arguments)
+
+    @classmethod
+    def tearDownClass(cls):
+        if cls.daemon.stop() != 0:
+            raise AssertionError(f"the daemon ended badly\n{cls.daemon.log(100)}")
+        cls.daemon.__exit__()
+        cls.folder.cleanup()
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def ctl(self, *arguments, status=OK, says=None, env=None, stdin=None):
+        """stdout, after the exit status and what stderr says have been checked."""
+        done = subprocess.run([PARAMCTL, *arguments], capture_output=True, text=True, timeout=60, input=stdin,
+                              env={**CLEAN, "PARAMD_URL": self.daemon.url, **(env or {})})
+        self.assertEqual(done.returncode, status, f"{arguments}: {done.stdout}{done.stderr}")
+        if says is not None:
+            self.assertIn(says, done.stderr)
+        if status == OK:
+            self.assertEqual(done.stderr, "")
+        return done.stdout
+
+    def json(self, *arguments, **more):
+        return json.loads(self.ctl(*arguments, "--json", **more))
+
+    def table(self, *arguments):
+        """Rows as lists, the head first."""
+        return [re.split(r" {2,}", line.strip()) for line in self.ctl(*arguments).splitlines()]
+
+
+class Usage(Base):
+    def test_help_lists_all_commands_and_each_has_its_own(self):
+        text = self.ctl("--help")
+        self.assertLessEqual(max(map(len, text.splitlines())), 120)
+        for command in COMMANDS:
+            self.assertRegex(text, rf"(?m)^  {command} ")
+            self.assertTrue(self.ctl(command, "--help").startswith(f"usage: paramctl {command}"))
+        self.assertIn("6 unavailable", text)
+        self.assertRegex(self.ctl("--version"), r"^paramd \d+\.\d+\.\d+\n$")
+
+    def test_what_is_written_wrongly_is_told_with_the_nearest(self):
+        for arguments, words in (((), "usage: paramctl"), (("gte", "w"), "did you mean get?"), (("xyzzy",), "see --help"),
+                                 (("get",), "usage: paramctl get KEY"), (("get", "a", "b"), "usage: paramctl get KEY"),
+                                 (("info", "--jsno"), "did you mean --json?"), (("info", "-j"), "two dashes"),
+                                 (("info", "--url"), "--url needs URL"), (("get", "w", "--limit", "3"), "no flag --limit"),
+                                 (("--limit", "3", "get", "w"), "no flag --limit"), (("keys", "--limit", "x"), "no number"),
+                                 (("info", "--timeout", "0"), "no number of seconds"), (("info", "--json=1"), "takes no value"),
+                                 (("workers", "sack", "w0"), "dismiss"), (("updater", "put"), "usage: paramctl updater"),
+                                 (("get", "w", "--key-type", "x"), "int or str"), (("bench", "--size", "1"), "--size"),
+                                 (("call", "List", "{"), "no JSON object"), (("call", "List", "[]"), "no JSON object"),
+                                 (("call", "Push"), "carries values")):
+            self.ctl(*arguments, status=USAGE, says=words)
+
+    def test_nobody_there_is_unavailable_and_says_how_to_start_one(self):
+        for command in ("info", "health", "stores", "top"):
+            self.ctl(command, "--url", "tcp://127.0.0.1:1", "--timeout", "0.5", status=UNAVAILABLE, says="paramd --listen")
+
+    def test_a_url_that_is_none_is_an_error(self):
+        self.ctl("info", "--url", "http://127.0.0.1:1", status=ERROR, says="http://127.0.0.1:1")
+
+
+class Looking(Base):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.kv = paramd.kv.create("dist_async", url=cls.daemon.url, worker_name="trainer")
+        cls.kv.init("w", np.arange(6, dtype="float32").reshape(2, 3) / 8)
+        for i in range(25):
+            cls.kv.init(f"layer{i:02}", np.zeros(3, "float32"))
+        cls.sync = paramd.kv.create("dist_sync", url=cls.daemon.url, store="sync", num_workers=2, start_timeout=600,
+                                    round_timeout=600, worker_name="one")
+        cls.other = paramd.kv.create("dist_sync", url=cls.daemon.url, store="sync", worker_name="two")
+        cls.sync.init(3, np.zeros(2, "float32"))
+        cls.sync.push(3, np.ones(2, "float32"))
+
+    @classmethod
+    def tearDownClass(cls):
+        for kv in (cls.kv, cls.other, cls.sync):
+            kv.close()
+        super().tearDownClass()
+
+    def test_info(self):
+        text = self.ctl("info")
+        self.assertRegex(text, r"(?m)^device +cpu$")
+        self.assertRegex(text, r"(?m)^pushes +\d+ \(\d+ repeats\)")
+        self.assertEqual(self.json("info")["daemon"]["device"], "cpu")
+
+    def test_health(self):
+        self.assertEqual(self.ctl("health"), "serving\n")
+        self.assertEqual(self.json("health")["status"], "serving")
+
+    def test_stores(self):
+        head, *rows = self.table("stores")
+        self.assertEqual(head, ["STORE", "TYPE", "KEY TYPE", "KEYS", "WORKERS", "DEAD"])
+        self.assertIn(["default", "dist_async", "str", "26", "1", "0"], rows)
+        self.assertIn(["sync", "dist_sync", "int", "1", "2", "0"], rows)
+        self.assertEqual({row["store"] for row in self.json("stores")["items"]}, {"default", "sync"})
+
+    def test_looking_joins_no_store_and_creates_none(self):
+        for command in (("keys",), ("get", "w"), ("workers",), ("rounds",), ("updater",), ("top", "--once")):
+            self.ctl(*command)
+            self.ctl(*command, "--store", "nowhere", status=OK if command[0] == "top" else NOT_FOUND)
+        names = [row["name"] for row in self.json("workers")["items"]]
+        self.assertEqual(names, ["trainer"])
+        self.assertEqual({row["store"] for row in self.json("stores")["items"]}, {"default", "sync"})
+
+    def test_keys_by_prefix_in_pages_and_as_json(self):
+        head, *rows = self.table("keys")
+        self.assertEqual(head, ["KEY", "DTYPE", "SHAPE", "VERSION", "ID"])
+        self.assertEqual(rows[-1][:4], ["w", "float32", "(2, 3)", "1"])
+        self.assertEqual(len(self.table("keys", "layer1")), 11)
+        text = self.ctl("keys", "--limit", "5")
+        self.assertEqual(len(text.splitlines()), 7)
+        self.assertIn("... 21 more; --limit 0 lists all", text)
+        listed = self.json("keys", "--limit", "0")
+        self.assertEqual((len(listed["items"]), listed["total"]), (26, 26))
+        self.assertEqual(self.json("keys", "--store", "sync")["items"][0]["key"], 3)
+        self.assertEqual(self.json("keys", env={"PARAMD_STORE": "sync"})["items"][0]["key"], 3)
+        self.ctl("keys", "--store", "nowhere", status=NOT_FOUND, says="no store 'nowhere'")
+
+    def test_workers(self):
+        head, *rows = self.table("workers", "--store", "sync")
+        self.assertEqual(head, ["RANK", "NAME", "STATE", "EPOCH", "SEEN"])
+        self.assertEqual([row[:3] for row in rows], [["0", "one", "member"], ["1", "two", "member"]])
+
+    def test_only_a_dead_worker_can_be_dismissed(self):
+        self.ctl("workers", "dismiss", "two", "--store", "sync", status=ERROR, says="alive")
+        self.ctl("workers", "dismiss", "nobody", "--store", "sync", status=NOT_FOUND)
+        self.ctl("workers", "dismiss", "7", "--store", "sync", status=NOT_FOUND)
+
+    def test_rounds_name_the_missing(self):
+        head, row = self.table("rounds", "--store", "sync")
+        self.assertEqual(head, ["KEY", "STEP", "OPEN FOR", "HAS", "WAITS FOR"])
+        self.assertEqual((row[0], row[1], row[3]), ("3", "1", "1"))
+        self.assertIn("two", row[4])
+        self.assertEqual(self.json("rounds", "--store", "sync")["items"][0]["missing"][0]["name"], "two")
+        self.assertIn("nothing is open", self.ctl("rounds"))
+
+    def test_top_prints_one_screen_where_there_is_no_terminal(self):
+        text = self.ctl("top", "--interval", "0.1")
+        self.assertRegex(text, r"(?m)^pushes +\d+/s")
+        self.assertRegex(text, r"(?m)^sync +dist_sync +1 +2 +0$")
+        self.assertRegex(text, r"(?m)^sync +3 +1 .* s +.*two")
+        self.assertNotIn("\033", text)
+        self.assertEqual(len(self.json("top", "--interval", "0.1")["rounds"]), 1)
+
+    def on_terminal(self, *arguments, end):
+        """Runs it on a terminal; `end` is done once it has drawn. Its status, and all it wrote."""
+        child, terminal = pty.fork()
+        if child == 0:
+            os.execve(PARAMCTL, [PARAMCTL, *arguments], {**CLEAN, "PARAMD_URL": self.daemon.url, "TERM": "xterm"})
+        seen, until = b"", time.monotonic() + 20
+        try:
+            while time.monotonic() < until:
+                if select.select([terminal], [], [], 0.2)[0]:
+                    seen += os.read(terminal, 65536)
+                if end is not None and b"q ends" in seen:
+                    end(child, terminal)
+                    end = None
+        except OSError:  # it has closed its side
+            pass
+        os.close(terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), seen.decode()
+
+    def test_top_on_a_terminal_ends_with_q_and_with_ctrl_c_and_gives_the_screen_back(self):
+        for end in (lambda child, terminal: os.write(terminal, b"q"), lambda child, terminal: os.write(terminal, b"\x03"),
+                    lambda child, terminal: os.kill(child, signal.SIGTERM)):
+            status, seen = self.on_terminal("top", end=end)
+            self.assertEqual(status, OK, seen)
+            self.assertIn("\033[1mSTORE", seen)
+            self.assertTrue(seen.endswith("\033[?25h\033[?1049l"), seen[-40:])
+
+    def test_no_color(self):
+        os.environ["NO_COLOR"] = "1"
+        self.addCleanup(os.environ.pop, "NO_COLOR")
+        CLEAN["NO_COLOR"] = "1"
+        self.addCleanup(CLEAN.pop, "NO_COLOR")
+        _, seen = self.on_terminal("stores", end=None)
+        self.assertNotIn("\033", seen)
+
+    def test_describe(self):
+        self.assertIn("paramd.v1.Push\n", self.ctl("describe"))
+        self.assertIn("u64   key", self.ctl("describe", "Push"))
+        self.assertIn("one JSON document each way", self.ctl("describe", "paramd.v1.List"))
+        self.ctl("describe", "Nope", status=NOT_FOUND)
+
+    def test_call(self):
+        self.assertEqual(json.loads(self.ctl("call", "List", '{"store": "default", "limit": 2}'))["total"], 26)
+        self.assertEqual(json.loads(self.ctl("call", "Health"))["status"], "serving")
+        self.ctl("call", "Nope", status=NOT_FOUND, says="paramctl describe")
+        self.ctl("call", "List", '{"stor": "default"}', status=ERROR, says="store")
+        self.ctl("call", "Stats", '{"store": "nowhere"}', status=NOT_FOUND)
+
+    def test_an_error_as_json(self):
+        done = subprocess.run([PARAMCTL, "get", "nope", "--json"], capture_output=True, text=True, timeout=60,
+                              env={**CLEAN, "PARAMD_URL": self.daemon.url})
+        self.assertEqual(done.returncode, NOT_FOUND)
+        self.assertEqual(json.loads(done.stderr)["reason"], "no-such-key")
+        self.assertEqual(done.stdout, "")
+
+
+class Values(Base):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.kv = paramd.kv.create("dist_async", url=cls.daemon.url)
+        cls.values = {
+            "f32": np.array([[0.1, -2.5, 1e-30], [3, 4, 5]], "float32"), "f64": np.array([0.1, 1 / 3], "float64"),
+            "i8": np.array([-128, 127], "int8"), "u8": np.array([0, 255], "uint8"), "i32": np.array([-2**31, 2**31 - 1], "int32"),
+            "i64": np.array([[[2**53 + 1]]], "int64"), "scalar": np.array(1.5, "float32"), "none": np.zeros((0, 3), "float32"),
+            "odd": np.array([np.nan, np.inf, -np.inf, 1], "float32"),
+            "8": np.array([8], "float32"), "changes": np.array([1, 2], "float32"), "slow": np.array([1], "float32"),
+            "large": np.arange(3 << 20, dtype="float32").reshape(3, 1024, 1024),
+        }
+        for name, value in cls.values.items():
+            cls.kv.init(name, value)
+        cls.kv.init("ra/b c\n%", np.zeros(1, "float32"))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.kv.close()
+        super().tearDownClass()
+
+    def test_get_prints_small_ones_whole_and_large_ones_abbreviated(self):
+        self.assertEqual(self.ctl("get", "f32"), "f32  float32 (2, 3)  version 1\n[[  0.1  -2.5 1e-30]\n [    3     4     5]]\n")
+        self.assertEqual(self.ctl("get", "scalar"), "scalar  float32 ()  version 1\n1.5\n")
+        self.assertEqual(self.ctl("get", "none"), "none  float32 (0, 3)  version 1\n[]\n")
+        self.assertIn("[ nan  inf -inf    1]", self.ctl("get", "odd"))
+        text = self.ctl("get", "large")
+        self.assertLess(len(text), 3000)
+        self.assertRegex(text, r"\[\[\[ +0 +1 +2 \.\.\. +1021 +1022 +1023\]")
+
+    def test_get_as_json_reads_back_exactly(self):
+        for name, value in self.values.items():
+            if name in ("large", "odd", "changes", "slow"):
+                continue
+            j = self.json("get", name)
+            self.assertEqual((j["key"], j["shape"], j["dtype"], j["version"]), (name, list(value.shape), str(value.dtype), 1))
+            np.testing.assert_array_equal(np.array(j["data"], value.dtype).reshape(value.shape), value)
+        self.assertEqual(self.json("get", "odd")["data"], ["NaN", "Infinity", "-Infinity", 1])
+
+    def test_get_as_npy_reads_back_exactly_in_numpy(self):
+        for name, value in self.values.items():
+            if name in ("changes", "slow"):
+                continue
+            self.ctl("get", name, "--npy", self.path("x.npy"))
+            read = np.load(self.path("x.npy"))
+            self.assertEqual((read.dtype, read.shape), (value.dtype, value.shape))
+            np.testing.assert_array_equal(read, value)
+
+    def test_get_of_what_is_not_there(self):
+        self.ctl("get", "nope", status=NOT_FOUND, says="store 'default' has no key 'nope'")
+        self.ctl("get", "f32", "--store", "nowhere", status=NOT_FOUND, says="nowhere")
+        self.ctl("get", "f32", "--npy", "/nonexistent/x.npy", status=ERROR, says="No such file")
+
+    def test_pull_summarises_several_and_writes_files(self):
+        head, *rows = self.table("pull", "f64", "odd", "none", "large")
+        self.assertEqual(head[0::2], ["KEY", "VERSION", "MEAN", "NAN/INF"])
+        self.assertEqual(rows[1], ["odd", "float32 (4,)", "1", "1", "1", "1", "3"])
+        self.assertEqual(rows[2][3:], ["-", "-", "-", "0"])
+        self.ctl("pull", "i64", "ra/b c\n%", "--into", self.path("model"))
+        self.assertEqual(sorted(os.listdir(self.path("model"))), ["i64.npy", "ra%2Fb%20c%0A%25.npy"])
+        self.assertEqual(self.json("pull", "f64")["items"][0]["version"], 1)
+        self.ctl("pull", "f64", "nope", status=NOT_FOUND, says="nope")
+
+    def test_a_name_cannot_write_on_the_terminal(self):
+        self.assertIn("ra/b c?%", self.ctl("keys", "ra"))
+
+    def test_put_replaces_and_creates(self):
+        self.ctl("call", "Create", '{"store": "plain", "type": "dist_sync", "num_workers": 2}')
+        plain = ("--store", "plain")
+        self.assertIn("created; version 1", self.ctl("put", "new", "[[1, 2], [3, 4.5]]", *plain))
+        self.assertEqual(self.json("get", "new", *plain)["data"], [[1, 2], [3, 4.5]])
+        self.assertIn("replaced; version 2", self.ctl("put", "new", '[["NaN", 2], [3, -1]]', *plain))
+        self.assertEqual(self.json("get", "new", *plain)["data"], [["NaN", 2], [3, -1]])
+        self.assertIn("int32 (2,)  created", self.ctl("put", "typed", "-", "--dtype", "int32", *plain, stdin="[1, 2]"))
+        value = np.random.default_rng(1).random((3, 1024, 1024)).astype("float32")
+        for sign in (1, -1):
+            np.save(self.path("v.npy"), sign * value)
+            self.ctl("put", "large", self.path("v.npy"), *plain)
+            self.ctl("get", "large", "--npy", self.path("w.npy"), *plain)
+            np.testing.assert_array_equal(np.load(self.path("w.npy")), sign * value)
+        self.assertEqual({row["state"] for row in self.json("workers", *plain)["items"]} - {"left"}, set())
+
+    def test_put_replaces_among_workers_and_leaves_creating_to_them(self):
+        self.ctl("put", "changes", "[3, 4]")
+        np.testing.assert_array_equal(self.kv.pull("changes"), np.array([3, 4], "float32"))
+        self.ctl("put", "surely not there", "[1]", status=CONFLICT, says="it has workers")
+
+    def test_put_of_what_does_not_fit_changes_nothing(self):
+        with open(self.path("bad.npy"), "wb") as file:
+            file.write(b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4'}")
+        np.save(self.path("f.npy"), np.asfortranarray(np.ones((2, 3), "float32")))
+        np.save(self.path("c.npy"), np.ones(2, "complex64"))
+        np.save(self.path("cut.npy"), np.ones((2, 3), "float32"))
+        os.truncate(self.path("cut.npy"), 140)
+        for value, status, words in (("[1, 2]", ERROR, "shape"), ("[[1, 2, 3], [4, 5]]", USAGE, "do not have one length"),
+                                     ("[[1, 2, 3], [4, 5, true]]", USAGE, "element 5"), ("[1, 2", USAGE, "no JSON"),
+                                     (self.path("nope"), USAGE, "No such file"), (self.path("bad.npy"), USAGE, "bad.npy: "),
+                                     (self.path("f.npy"), USAGE, "Fortran"), (self.path("c.npy"), USAGE, "element type"),
+                                     (self.path("cut.npy"), USAGE, "ends before")):
+            self.ctl("put", "f32", value, status=status, says=words)
+        self.ctl("put", "i8", "[1, 128]", status=USAGE, says="element 1")
+        self.ctl("put", "f32", "[1]", "--dtype", "complex", status=USAGE, says="float32")
+        self.assertEqual(self.json("get", "f32")["version"], 1)
+
+    def test_numbers_and_names_as_keys(self):
+        self.ctl("call", "Create", '{"store": "numbers", "type": "dist_async"}')
+        self.ctl("put", "7", "[1]", "--store", "numbers")
+        self.assertEqual(self.json("keys", "--store", "numbers")["items"][0]["key"], 7)
+        self.ctl("get", "-3", "--store", "numbers", status=NOT_FOUND)
+        self.ctl("get", "w", "--store", "numbers", status=USAGE, says="numbers")
+        self.assertEqual(self.json("get", "8")["key"], "8")  # among names it is one
+
+    def test_push_is_a_workers_and_the_updater_runs(self):
+        self.ctl("call", "Create", '{"store": "trained", "type": "dist_async"}')
+        self.ctl("put", "w", "[1, 1]", "--store", "trained")
+        self.assertIn("new from version 2 on", self.ctl("updater", "set", '{"type": "sgd", "learning_rate": 0.5}', "--store", "trained"))
+        self.assertIn("set already", self.ctl("updater", "set", '{"type": "sgd", "learning_rate": 0.5}', "--store", "trained"))
+        document = json.loads(self.ctl("updater", "--store", "trained"))
+        self.assertEqual((document["type"], document["learning_rate"]), ("sgd", 0.5))
+        with open(self.path("u.json"), "w") as file:
+            json.dump({"type": "sgd", "learning_rate": 0.25}, file)
+        self.ctl("updater", "set", self.path("u.json"), "--store", "trained")
+        self.assertIn("applied", self.ctl("push", "w", "[4, 8]", "--wait", "--store", "trained"))
+        self.assertEqual(self.json("get", "w", "--store", "trained")["data"], [0, -1])
+        self.ctl("push", "w", "[4]", "--store", "trained", status=ERROR, says="shape")
+        self.ctl("push", "nope", "[4]", "--store", "trained", status=NOT_FOUND, says="nope")
+        self.ctl("updater", "set", '{"type": "sgd", "learnin_rate": 1}', "--store", "trained", status=ERROR, says="learning_rate")
+        self.ctl("updater", "set", "{", "--store", "trained", status=USAGE, says="line 1")
+        self.ctl("updater", "set", self.path("nope"), "--store", "trained", status=USAGE, says="nope")
+        self.assertEqual(self.json("updater", "get", "--store", "trained")["updater"]["learning_rate"], 0.25)
+
+    def test_an_updater_that_does_not_fit_a_key_is_a_conflict(self):
+        self.ctl("updater", "set", '{"type": "sgd", "learning_rate": 0.5}', status=CONFLICT, says="i")
+
+    def test_get_waits_for_a_newer_version(self):
+        waiting = subprocess.Popen([PARAMCTL, "get", "slow", "--wait", "--json"], stdout=subprocess.PIPE, text=True,
+                                   env={**CLEAN, "PARAMD_URL": self.daemon.url})
+        with self.assertRaises(subprocess.TimeoutExpired):
+            waiting.wait(1)
+        self.ctl("put", "slow", "[2]")
+        self.assertEqual(json.loads(waiting.communicate(timeout=20)[0])["data"], [2])
+
+    def test_put_into_an_open_round_is_a_conflict_unless_forced(self):
+        one = paramd.kv.create("dist_sync", url=self.daemon.url, store="open", num_workers=2, round_timeout=600)
+        two = paramd.kv.create("dist_sync", url=self.daemon.url, store="open")
+        one.init("w", np.zeros(1, "float32"))
+        one.push("w", np.ones(1, "float32"))
+        self.ctl("put", "w", "[5]", "--store", "open", status=CONFLICT, says="round")
+        self.ctl("put", "w", "[5]", "--store", "open", "--force")
+        self.assertEqual(self.json("get", "w", "--store", "open")["data"], [5])
+        two.close()
+        one.close()
+
+    def test_bench_leaves_nothing_behind(self):
+        before = self.json("stores")
+        head, *rows = self.table("bench", "--seconds", "0.2", "--size", "64k")
+        self.assertEqual(head, ["WHAT", "VALUE", "CALLS/S", "RATE", "P50", "P99"])
+        self.assertEqual([row[:2] for row in rows], [["push", "4 B"], ["pull", "4 B"], ["push", "64.0 KiB"], ["pull", "64.0 KiB"]])
+        self.assertTrue(all(row["calls"] > 0 for row in self.json("bench", "--seconds", "0.2")["items"]))
+        self.assertEqual(len(self.json("stores")["items"]), len(before["items"]))
+
+    def test_output_that_cannot_be_written_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([PARAMCTL, "keys"], stdout=full, env={**CLEAN, "PARAMD_URL": self.daemon.url}, timeout=60)
+        self.assertEqual(done.returncode, ERROR)
+
+
+class Token(Base):
+    @classmethod
+    def setUpClass(cls):
+        cls.secret = tempfile.NamedTemporaryFile("w", suffix=".token")
+        cls.secret.write("s3cret\n")
+        cls.secret.flush()
+        cls.arguments = ("--token-file", cls.secret.name)
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.secret.close()
+
+    def test_without_the_token_or_with_another_it_is_not_authorised(self):
+        self.ctl("info", status=AUTH, says="token")
+        self.ctl("info", status=AUTH, says="token", env={"PARAMD_TOKEN": "other"})
+        self.ctl("info", "--token-file", "/nonexistent", status=USAGE, says="/nonexistent")
+
+    def test_a_token_file_that_cannot_be_read_is_told(self):
+        for path in ("/nonexistent", "/dev/null", "/dev/zero", "/tmp"):
+            self.ctl("info", status=ERROR, says=f"PARAMD_TOKEN_FILE {path}: ", env={"PARAMD_TOKEN_FILE": path})
+            self.ctl("info", "--token-file", path, status=USAGE, says=path)
+
+    def test_the_token_comes_from_a_file_or_the_environment(self):
+        self.ctl("info", "--token-file", self.secret.name)
+        self.ctl("health", env={"PARAMD_TOKEN_FILE": self.secret.name})
+        self.ctl("health", env={"PARAMD_TOKEN": "s3cret"})
+        self.ctl("health", env={"PARAMD_TOKEN": "s3cret", "PARAMD_TOKEN_FILE": "/nonexistent"})
+
+
+class Caps(Base):
+    arguments = ("--memory-max", "1m", "--round-timeout", "12", "--worker-timeout", "34", "--start-timeout", "56")
+
+    def test_a_key_beyond_memory_max_is_refused_and_smaller_ones_are_taken(self):
+        self.ctl("call", "Create", '{"store": "default", "type": "dist_async"}')
+        np.save(self.path("big.npy"), np.zeros(1 << 18, "float32"))
+        np.save(self.path("fits.npy"), np.zeros(1 << 15, "float32"))
+        self.ctl("put", "fits", self.path("fits.npy"))
+        for _ in range(3):
+            self.ctl("put", "big", self.path("big.npy"), status=ERROR, says="--memory-max")
+        self.ctl("put", "fits too", self.path("fits.npy"))
+        self.assertEqual(self.json("keys")["total"], 2)
+
+    def test_new_stores_have_the_daemons_time_outs_unless_they_state_their_own(self):
+        created = json.loads(self.ctl("call", "Create", '{"store": "t", "type": "dist_async", "round_timeout": 3}'))
+        self.assertEqual([created[name] for name in ("round_timeout", "worker_timeout", "start_timeout")], [3, 34, 56])
+
+
+class Scarce(unittest.TestCase):
+    def test_a_daemon_without_memory_refuses_and_lives(self):
+        if "asan" in paramd.daemon.find() or "tsan" in paramd.daemon.find():
+            self.skipTest("a sanitizer needs more address space than the limit leaves")
+        most = 3 << 30
+        with paramd.daemon.Daemon() as daemon:
+            resource.prlimit(daemon.process.pid, resource.RLIMIT_AS, (most, most))
+            kv = paramd.kv.create("dist_async", url=daemon.url)
+            refused = 0
+            for i in range(40):
+                try:
+                    kv.init(i, np.zeros(16 << 20, "float32"))
+                except paramd.ParamdError as e:
+                    self.assertEqual(e.reason, "out-of-memory")
+                    refused += 1
+                    break
+            self.assertEqual(refused, 1)
+            kv.init(1000, np.ones(4, "float32"))
+            np.testing.assert_array_equal(kv.pull(1000), np.ones(4, "float32"))
+            kv.close()
+            self.assertEqual(daemon.stop(), 0)
+
+
+if __name__ == "__main__":
+    result = unittest.main(exit=False, verbosity=1).result
+    bad = len(result.failures) + len(result.errors)
+    print(f"{result.testsRun - bad} passed, {bad} failed")
+    sys.exit(bad > 0)

@@ -1,0 +1,153 @@
+#include "web/reaper.h"
+
+#include "service/base/clock.h"
+#include "service/base/log.h"
+#include "service/base/mem.h"
+
+#include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum { LOOK_MS = 500 };
+
+struct line {
+    struct list_node node;
+    struct reaper *reaper;
+    int fd;
+    enum line_phase phase;
+    uint64_t since_ms;               /* the phase, or the present stretch of it, began */
+    uint64_t bytes;                  /* that had moved then */
+    bool cut;
+};
+
+struct reaper {
+    pthread_mutex_t lock;            /* guards lines, all in them, and stop */
+    pthread_cond_t changed;
+    struct list lines;
+    bool stop;
+    pthread_t thread;
+    _Atomic uint64_t *cuts;
+};
+
+const char *const line_phase_names[LINE_PHASES] = {"headers", "body", "working", "answer", "idle"};
+
+/* How long a phase, or a stretch of it, may last, and how many bytes must move in it. */
+static const struct { uint64_t time_ms, bytes; } allowed[LINE_PHASES] = {
+    [LINE_HEADERS] = {HEADERS_MS, UINT64_MAX},
+    [LINE_BODY] = {BODY_MS, (uint64_t)RATE_MIN * BODY_MS / 1000},
+    [LINE_WORKING] = {UINT64_MAX, 0},
+    [LINE_ANSWER] = {ANSWER_MS, (uint64_t)RATE_MIN * ANSWER_MS / 1000},
+    [LINE_IDLE] = {IDLE_MS, UINT64_MAX},
+};
+
+static uint64_t moved(const struct line *l)
+{
+    struct tcp_info info = {.tcpi_state = 0};
+    socklen_t size = sizeof info;
+
+    if (getsockopt(l->fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+    return l->phase == LINE_BODY ? info.tcpi_bytes_received : info.tcpi_bytes_acked;
+}
+
+static void look_at(struct reaper *r, struct line *l, uint64_t now_ms)
+{
+    if (l->cut || now_ms - l->since_ms < allowed[l->phase].time_ms) return;
+    if (allowed[l->phase].bytes < UINT64_MAX) {
+        uint64_t bytes = moved(l), before = l->bytes;
+        l->bytes = bytes;
+        l->since_ms = now_ms;
+        if (bytes - before >= allowed[l->phase].bytes) return;
+    }
+    l->cut = true;
+    atomic_fetch_add(&r->cuts[l->phase], 1);
+    log_debug("http", "a connection is too slow (%s) and cut", line_phase_names[l->phase]);
+    shutdown(l->fd, SHUT_RDWR);
+}
+
+static void *run(void *ctx)
+{
+    struct reaper *r = ctx;
+
+    pthread_mutex_lock(&r->lock);
+    while (!r->stop) {
+        uint64_t now = clock_ms(), then = now + LOOK_MS;
+        LIST_EACH(struct line, l, node, &r->lines) look_at(r, l, now);
+        struct timespec until = {.tv_sec = (time_t)(then / 1000), .tv_nsec = (long)(then % 1000) * 1000000};
+        pthread_cond_timedwait(&r->changed, &r->lock, &until);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+enum status reaper_start(_Atomic uint64_t cuts[LINE_PHASES], struct reaper **out, struct error *e)
+{
+    struct reaper *r = mem_zero(sizeof *r);
+    pthread_condattr_t monotonic;
+
+    if (r == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for the HTTP server");
+    r->cuts = cuts;
+    list_init(&r->lines);
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    int why = pthread_create(&r->thread, NULL, run, r);
+    if (why == 0) {
+        *out = r;
+        return STATUS_OK;
+    }
+    pthread_mutex_destroy(&r->lock);
+    pthread_cond_destroy(&r->changed);
+    mem_free(r);
+    return error_set(e, REASON_SYSTEM, "no thread for the HTTP server: %s", strerror(why));
+}
+
+void reaper_stop(struct reaper *r)
+{
+    if (r == NULL) return;
+    pthread_mutex_lock(&r->lock);
+    r->stop = true;
+    pthread_cond_signal(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+    pthread_join(r->thread, NULL);
+    pthread_mutex_destroy(&r->lock);
+    pthread_cond_destroy(&r->changed);
+    mem_free(r);
+}
+
+struct line *line_open(struct reaper *r, int fd)
+{
+    struct line *l = mem_zero(sizeof *l);
+
+    if (l == NULL) return NULL;
+    *l = (struct line){.reaper = r, .fd = fd, .phase = LINE_HEADERS, .since_ms = clock_ms()};
+    pthread_mutex_lock(&r->lock);
+    list_append(&r->lines, &l->node);
+    pthread_mutex_unlock(&r->lock);
+    return l;
+}
+
+void line_phase(struct line *l, enum line_phase p)
+{
+    if (l == NULL) return;
+    pthread_mutex_lock(&l->reaper->lock);
+    l->phase = p;
+    l->since_ms = clock_ms();
+    if (p == LINE_BODY || p == LINE_ANSWER) l->bytes = moved(l);
+    pthread_mutex_unlock(&l->reaper->lock);
+}
+
+void line_close(struct line *l)
+{
+    if (l == NULL) return;
+    struct reaper *r = l->reaper;
+
+    pthread_mutex_lock(&r->lock);
+    list_remove(&l->node);
+    pthread_mutex_unlock(&r->lock);
+    mem_free(l);
+}

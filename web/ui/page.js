@@ -1,0 +1,184 @@
+// The page asks the same REST that curl does. What is picked stands in the URL, so that a link can be shared.
+"use strict";
+
+const PERIOD_MS = 2000;
+const at = id => document.getElementById(id);
+const picked = new URLSearchParams(location.hash.slice(1));
+let store = picked.get("store") || "default", prefix = picked.get("prefix") || "", cursor = "", following = "", timer = 0;
+
+class Refused extends Error {
+  constructor(status, text) { super(text); this.status = status; }
+}
+
+async function get(path, accept) {
+  const headers = {}, token = sessionStorage.getItem("token");
+  if (token) headers.Authorization = "Bearer " + token;
+  if (accept) headers.Accept = accept;
+  const answer = await fetch(path, {headers, cache: "no-store"});
+  if (answer.ok) return accept ? answer.blob() : answer.json();
+  const problem = await answer.json().catch(() => ({detail: answer.statusText}));
+  throw new Refused(answer.status, problem.detail);
+}
+
+function make(tag, text, name) {
+  const e = document.createElement(tag);
+  if (text !== undefined) e.textContent = text;
+  if (name) e.className = name;
+  return e;
+}
+
+function row(...cells) {
+  const r = make("tr");
+  r.append(...cells);
+  return r;
+}
+
+const number = (v, bad) => make("td", v.toLocaleString("en"), "n" + (bad ? " bad" : ""));
+
+function size(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let i = 0;
+  while (bytes >= 1024 && i < units.length - 1) { bytes /= 1024; i++; }
+  return (i ? bytes.toFixed(1) : bytes) + " " + units[i];
+}
+
+function time(s) {
+  if (s < 60) return s.toFixed(1) + " s";
+  if (s < 3600) return Math.floor(s / 60) + " min " + Math.floor(s % 60) + " s";
+  return Math.floor(s / 3600) + " h " + Math.floor(s % 3600 / 60) + " min";
+}
+
+const base = () => "/v1/stores/" + encodeURIComponent(store);
+
+function fact(name, value) {
+  const d = make("div");
+  d.append(make("dt", name), make("dd", value));
+  return d;
+}
+
+function showInfo(info) {
+  at("facts").replaceChildren(fact("version", info.version), fact("device", info.device), fact("up", time(info.uptime)),
+    fact("clients", info.clients), fact("values", size(info.memory.device)), fact("on their way", size(info.memory.staging)));
+}
+
+function showStores(stores) {
+  at("stores").replaceChildren(...stores.items.map(s => {
+    const name = make("td", undefined, "name"), link = make("a", s.store);
+    link.href = "#" + new URLSearchParams({store: s.store});
+    name.append(link);
+    const r = row(name, make("td", s.type || "not set yet", s.type ? "" : "soft"), number(s.keys), number(s.workers), number(s.dead, s.dead > 0));
+    if (s.store === store) r.className = "picked";
+    return r;
+  }));
+}
+
+function showRounds(rounds) {
+  const waits = rounds.items.map(r => ["step " + r.step + " of " + r.key, r]).concat(rounds.barriers.map(b => ["barrier " + b.name, b]));
+  at("hangs").hidden = waits.length === 0;
+  at("rounds").replaceChildren(...waits.slice(0, 12).map(([name, w]) =>
+    row(make("td", name, "name"), make("td", time(w.age), "n"), make("td", w.waiting))));
+}
+
+function showWorkers(workers) {
+  at("workers").replaceChildren(...workers.items.filter(w => w.state !== "left").map(w =>
+    row(make("td", w.rank), make("td", w.name, "name"), make("td", w.state, w.state === "dead" ? "bad" : ""), make("td", time(w.seen), "n"))));
+  if (!at("workers").childElementCount) {
+    const none = make("td", "nobody", "soft");
+    none.colSpan = 4;
+    at("workers").append(row(none));
+  }
+}
+
+// A plain link cannot carry the token, so the bytes are fetched and then saved.
+function valueLink(key, form, accept) {
+  const link = make("a", form);
+  link.href = base() + "/keys/" + encodeURIComponent(key.key) + "/value?format=" + form;
+  link.addEventListener("click", async event => {
+    if (!sessionStorage.getItem("token")) return;
+    event.preventDefault();
+    const save = make("a");
+    try {
+      save.href = URL.createObjectURL(await get(link.href, accept));
+    } catch (e) {
+      return say(e.message, true);
+    }
+    save.download = key.key.replaceAll("/", "_") + "." + form;
+    save.click();
+    URL.revokeObjectURL(save.href);
+  });
+  return link;
+}
+
+function showKeys(keys) {
+  following = keys.next_cursor || "";
+  at("count").textContent = keys.total.toLocaleString("en");
+  at("next").disabled = !following;
+  at("first").disabled = !cursor;
+  at("empty").hidden = keys.total > 0 || prefix !== "";
+  at("keys").replaceChildren(...keys.items.map(k => {
+    const value = make("td");
+    value.append(valueLink(k, "json", "application/json"), valueLink(k, "npy", "application/x-npy"));
+    return row(make("td", k.key, "name"), make("td", k.dtype), make("td", k.shape.length ? k.shape.join(" × ") : "scalar"),
+      number(k.version), make("td", size(k.bytes), "n"), value);
+  }));
+}
+
+function say(text, bad) {
+  at("state").textContent = text;
+  at("state").className = bad ? "state bad" : "state";
+  at("dot").className = bad ? "dot bad" : "dot good";
+}
+
+async function look() {
+  clearTimeout(timer);
+  const query = new URLSearchParams({limit: 50});
+  if (prefix) query.set("prefix", prefix);
+  if (cursor) query.set("cursor", cursor);
+  try {
+    const [info, stores] = await Promise.all([get("/v1/info"), get("/v1/stores")]);
+    at("token").hidden = true;
+    showInfo(info);
+    showStores(stores);
+    const [keys, workers, rounds] = await Promise.all([get(base() + "/keys?" + query), get(base() + "/workers"), get(base() + "/rounds")]);
+    showKeys(keys);
+    showWorkers(workers);
+    showRounds(rounds);
+    say("", false);
+  } catch (e) {
+    if (e.status === 401) at("token").hidden = false;
+    say(e.status === 401 ? "no token, or a wrong one" : e instanceof Refused ? e.message : "no answer; trying again", true);
+  }
+  clearTimeout(timer);
+  if (!document.hidden) timer = setTimeout(look, PERIOD_MS);
+}
+
+function pick(name, start) {
+  store = name;
+  prefix = start;
+  cursor = "";
+  at("prefix").value = prefix;
+  for (const e of document.querySelectorAll(".of")) e.textContent = store;
+  at("example").textContent = "curl -X PUT --json '{\"data\": [1, 2, 3]}' " + location.origin + base() + "/keys/w";
+  look();
+}
+
+at("prefix").addEventListener("input", () => {
+  history.replaceState(null, "", "#" + new URLSearchParams(at("prefix").value ? {store, prefix: at("prefix").value} : {store}));
+  prefix = at("prefix").value;
+  cursor = "";
+  look();
+});
+at("next").addEventListener("click", () => { cursor = following; look(); });
+at("first").addEventListener("click", () => { cursor = ""; look(); });
+at("token").addEventListener("submit", event => {
+  event.preventDefault();
+  sessionStorage.setItem("token", at("secret").value);
+  at("secret").value = "";
+  look();
+});
+window.addEventListener("hashchange", () => {
+  const now = new URLSearchParams(location.hash.slice(1));
+  pick(now.get("store") || "default", now.get("prefix") || "");
+});
+document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
+pick(store, prefix);

@@ -1,0 +1,795 @@
+#include "web/viz/shape.h"
+
+#include "service/base/nearest.h"
+#include "web/viz/ops.h"
+
+#include <string.h>
+
+#define DIM_MAX ((int64_t)1 << 48)
+
+static const struct viz_shape nothing_known = {.ndim = VIZ_UNKNOWN};
+
+/* ---- small arithmetic over what may be unknown ------------------------------------------------------------------ */
+
+static int64_t dim_times(int64_t a, int64_t b)
+{
+    int64_t v;
+
+    if (a == 1) return b;
+    if (b == 1) return a;
+    return a < 0 || b < 0 || __builtin_mul_overflow(a, b, &v) || v > DIM_MAX ? VIZ_UNKNOWN : v;
+}
+
+static int64_t dim_plus(int64_t a, int64_t b) { return a < 0 || b < 0 || a + b > DIM_MAX ? VIZ_UNKNOWN : a + b; }
+
+static int64_t dims_product(const struct viz_shape *s, int from)
+{
+    int64_t v = 1;
+    for (int i = from; i < s->ndim; i++) v = dim_times(v, s->dims[i]);
+    return v;
+}
+
+static int64_t sane(int64_t v) { return v >= 0 && v <= DIM_MAX ? v : VIZ_UNKNOWN; }
+
+static const struct viz_shape *in(const struct viz_graph *g, const struct viz_node *n, size_t i)
+{
+    if (i >= n->input_count) return &nothing_known;
+    const struct viz_node *from = &g->nodes[n->inputs[i].node];
+    return n->inputs[i].output < from->output_count ? &from->shapes[n->inputs[i].output] : &nothing_known;
+}
+
+static void give(struct viz_node *n, size_t output, const struct viz_shape *s)
+{
+    if (output < n->output_count && n->shapes[output].ndim == VIZ_UNKNOWN) n->shapes[output] = *s;
+}
+
+/* What a variable at this input must be like, if nobody has said. Labels and states get theirs so too. */
+static void suggest(struct viz_graph *g, const struct viz_node *n, size_t input, const struct viz_shape *s)
+{
+    if (input >= n->input_count) return;
+    struct viz_node *v = &g->nodes[n->inputs[input].node];
+    if (v->op == NULL && v->output_count > 0 && v->shapes[0].ndim == VIZ_UNKNOWN) v->shapes[0] = *s;
+}
+
+static struct viz_shape shape1(int64_t a) { return (struct viz_shape){1, {a}}; }
+static struct viz_shape shape2(int64_t a, int64_t b) { return (struct viz_shape){2, {a, b}}; }
+
+/* An axis counted from the end becomes one from the front; -1 when there is no such. */
+static int axis_of(int64_t axis, int ndim)
+{
+    if (axis < 0) axis += ndim;
+    return axis >= 0 && axis < ndim ? (int)axis : -1;
+}
+
+/* The numbers of an attribute, or of the constant that newer files have in its place. */
+static size_t numbers(const struct viz_graph *g, const struct viz_node *n, const char *attr, size_t input, int64_t out[VIZ_DIMS])
+{
+    size_t count = viz_attr_ints(n, attr, out);
+
+    if (count > 0 || input >= n->input_count) return count;
+    const struct viz_node *c = &g->nodes[n->inputs[input].node];
+    for (; count < c->int_count && count < VIZ_DIMS; count++) out[count] = c->ints[count];
+    return count;
+}
+
+static bool is_channels_last(const struct viz_node *n)
+{
+    const char *layout = viz_attr(n, "layout");
+    return layout != NULL && *layout != '\0' && strcmp(layout, "None") != 0 && strncmp(layout, "NC", 2) != 0;
+}
+
+/* ---- windows ---------------------------------------------------------------------------------------------------- */
+
+struct window {
+    int ndim;
+    int64_t kernel[VIZ_DIMS], stride[VIZ_DIMS], dilate[VIZ_DIMS], pad[VIZ_DIMS]; /* pad: both sides together */
+    bool same, up;                   /* as ONNX's SAME; rounds up */
+};
+
+static void window_numbers(const struct viz_node *n, const char *name, int ndim, int64_t otherwise, int64_t out[VIZ_DIMS])
+{
+    size_t count = viz_attr_ints(n, name, out);
+
+    for (size_t i = count; i < (size_t)ndim; i++) out[i] = count == 1 ? out[0] : otherwise;
+    for (int i = 0; i < ndim; i++) out[i] = sane(out[i]);
+}
+
+static bool window_read(const struct viz_node *n, int ndim, const struct viz_shape *weight, struct window *w)
+{
+    int64_t pads[VIZ_DIMS];
+    const char *convention = viz_attr(n, "pooling_convention"), *pad = viz_attr(n, "auto_pad");
+    size_t count = viz_attr_ints(n, "pad", pads);
+
+    if (ndim < 1 || ndim > 3) return false;
+    w->ndim = ndim;
+    window_numbers(n, "kernel", ndim, VIZ_UNKNOWN, w->kernel);
+    window_numbers(n, "stride", ndim, 1, w->stride);
+    window_numbers(n, "dilate", ndim, 1, w->dilate);
+    for (int i = 0; i < ndim; i++) {
+        if (w->kernel[i] < 0 && weight->ndim == ndim + 2) w->kernel[i] = weight->dims[i + 2];
+        int64_t first = (size_t)i < count ? sane(pads[i]) : 0;
+        /* ONNX has the ends behind the beginnings. */
+        w->pad[i] = count == 2 * (size_t)ndim && count > 1 && viz_attr(n, "pads") != NULL ? dim_plus(first, sane(pads[i + ndim]))
+                                                                                         : dim_times(2, first);
+    }
+    w->same = pad != NULL && strncmp(pad, "SAME", 4) == 0;
+    w->up = (convention != NULL && strcmp(convention, "full") == 0) || viz_attr_true(n, "ceil_mode");
+    return true;
+}
+
+static int64_t window_out(const struct window *w, int i, int64_t size)
+{
+    int64_t k = w->kernel[i], s = w->stride[i], reach;
+
+    if (size < 0 || k < 1 || s < 1 || w->dilate[i] < 1 || w->pad[i] < 0) return VIZ_UNKNOWN;
+    if (w->same) return (size + s - 1) / s;
+    reach = dim_times(w->dilate[i], k - 1);
+    if (k > 1 && reach < 0) return VIZ_UNKNOWN;
+    reach = dim_plus(size, w->pad[i]) - (k > 1 ? reach : 0) - 1;
+    return reach < 0 ? VIZ_UNKNOWN : (w->up ? (reach + s - 1) / s : reach / s) + 1;
+}
+
+static int64_t filters(const struct viz_node *n, const struct viz_shape *weight, int dim)
+{
+    int64_t said = viz_attr_int(n, "num_filter", VIZ_UNKNOWN);
+    return said >= 0 ? sane(said) : weight->ndim > dim ? weight->dims[dim] : VIZ_UNKNOWN;
+}
+
+static void suggest_filters(struct viz_graph *g, struct viz_node *n, const struct window *w, int64_t outer, int64_t inner, int64_t bias)
+{
+    struct viz_shape weight = {.ndim = w->ndim + 2, .dims = {outer, inner}}, b = shape1(bias);
+
+    for (int i = 0; i < w->ndim; i++) weight.dims[i + 2] = w->kernel[i];
+    suggest(g, n, 1, &weight);
+    suggest(g, n, 2, &b);
+}
+
+/* Dimensions of the windows: of the data, else of the kernel. */
+static int window_dims(const struct viz_node *n, const struct viz_shape *data)
+{
+    int64_t kernel[VIZ_DIMS];
+    return data->ndim > 2 ? data->ndim - 2 : data->ndim == VIZ_UNKNOWN ? (int)viz_attr_ints(n, "kernel", kernel) : 0;
+}
+
+void infer_convolution(struct viz_graph *g, struct viz_node *n)
+{
+    const struct viz_shape *data = in(g, n, 0), *weight = in(g, n, 1);
+    struct viz_shape out = *data;
+    struct window w;
+    int64_t groups = viz_attr_int(n, "num_group", 1), inner = data->ndim > 1 ? data->dims[1] : VIZ_UNKNOWN;
+
+    if (is_channels_last(n) || !window_read(n, window_dims(n, data), weight, &w)) return;
+    int64_t f = filters(n, weight, 0);
+    suggest_filters(g, n, &w, f, inner >= 0 && groups > 0 ? inner / groups : VIZ_UNKNOWN, f);
+    if (data->ndim == VIZ_UNKNOWN) return;
+    out.dims[1] = f;
+    for (int i = 0; i < w.ndim; i++) out.dims[i + 2] = window_out(&w, i, data->dims[i + 2]);
+    give(n, 0, &out);
+}
+
+void infer_deconvolution(struct viz_graph *g, struct viz_node *n)
+{
+    const struct viz_shape *data = in(g, n, 0), *weight = in(g, n, 1);
+    struct viz_shape out = *data;
+    struct window w;
+    int64_t groups = viz_attr_int(n, "num_group", 1), adj[VIZ_DIMS];
+
+    if (data->ndim < 3 || is_channels_last(n) || !window_read(n, data->ndim - 2, weight, &w)) return;
+    int64_t f = filters(n, weight, 1), per = f >= 0 && groups > 0 ? f / groups : VIZ_UNKNOWN;
+    window_numbers(n, "adj", w.ndim, 0, adj);
+    suggest_filters(g, n, &w, data->dims[1], per, f);
+    out.dims[1] = f;
+    for (int i = 0; i < w.ndim; i++) {
+        int64_t reach = dim_times(w.dilate[i], w.kernel[i] > 0 ? w.kernel[i] - 1 : VIZ_UNKNOWN);
+        int64_t size = data->dims[i + 2] > 0 ? dim_times(w.stride[i], data->dims[i + 2] - 1) : VIZ_UNKNOWN;
+        if (w.kernel[i] == 1) reach = 0;
+        size = dim_plus(dim_plus(size, reach), dim_plus(1, adj[i]));
+        out.dims[i + 2] = size >= 0 && w.pad[i] >= 0 && size > w.pad[i] && viz_attr(n, "target_shape") == NULL ? size - w.pad[i]
+                                                                                                              : VIZ_UNKNOWN;
+    }
+    give(n, 0, &out);
+}
+
+void infer_pooling(struct viz_graph *g, struct viz_node *n)
+{
+    const struct viz_shape *data = in(g, n, 0);
+    struct viz_shape out = *data;
+    struct window w;
+
+    if (viz_attr_true(n, "global_pool")) {
+        infer_global_pooling(g, n);
+        return;
+    }
+    if (data->ndim < 3 || is_channels_last(n) || !window_read(n, data->ndim - 2, &nothing_known, &w)) return;
+    for (int i = 0; i < w.ndim; i++) out.dims[i + 2] = window_out(&w, i, data->dims[i + 2]);
+    give(n, 0, &out);
+}
+
+void infer_global_pooling(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape out = *in(g, n, 0);
+
+    if (out.ndim < 3 || is_channels_last(n)) return;
+    for (int i = 2; i < out.ndim; i++) out.dims[i] = 1;
+    give(n, 0, &out);
+}
+
+void infer_upsampling(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape out = *in(g, n, 0);
+    int64_t scale = sane(viz_attr_int(n, "scale", VIZ_UNKNOWN));
+
+    if (out.ndim != 4 || n->input_count > 1) return;
+    out.dims[2] = dim_times(out.dims[2], scale);
+    out.dims[3] = dim_times(out.dims[3], scale);
+    give(n, 0, &out);
+}
+
+/* ---- layers ----------------------------------------------------------------------------------------------------- */
+
+void infer_nothing(struct viz_graph *g, struct viz_node *n) { (void)g, (void)n; }
+void infer_same(struct viz_graph *g, struct viz_node *n) { give(n, 0, in(g, n, 0)); }
+
+static void infer_gemm(struct viz_graph *g, struct viz_node *n)
+{
+    const struct viz_shape *a = in(g, n, 0), *b = in(g, n, 1);
+    struct viz_shape out = shape2(VIZ_UNKNOWN, VIZ_UNKNOWN);
+
+    if (a->ndim == 2) out.dims[0] = a->dims[viz_attr_true(n, "transA")];
+    if (b->ndim == 2) out.dims[1] = b->dims[!viz_attr_true(n, "transB")];
+    give(n, 0, &out);
+}
+
+void infer_dense(struct viz_graph *g, struct viz_node *n)
+{
+    const struct viz_shape *data = in(g, n, 0), *weight = in(g, n, 1);
+    const char *flatten = viz_attr(n, "flatten");
+    bool flat = flatten == NULL || viz_attr_true(n, "flatten");
+    int64_t hidden = sane(viz_attr_int(n, "num_hidden", VIZ_UNKNOWN));
+
+    if (n->op[0] == 'G') { /* ONNX's Gemm shares the row */
+        infer_gemm(g, n);
+        return;
+    }
+    if (hidden < 0 && weight->ndim == 2) hidden = weight->dims[0];
+    int64_t width = data->ndim < 1 ? VIZ_UNKNOWN : flat ? dims_product(data, 1) : data->dims[data->ndim - 1];
+    struct viz_shape w = shape2(hidden, width), b = shape1(hidden);
+    struct viz_shape out = flat ? shape2(data->ndim > 0 ? data->dims[0] : VIZ_UNKNOWN, hidden) : *data;
+    if (!flat && out.ndim > 0) out.dims[out.ndim - 1] = hidden;
+    suggest(g, n, 1, &w);
+    suggest(g, n, 2, &b);
+    give(n, 0, &out);
+}
+
+void infer_embedding(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape out = *in(g, n, 0);
+    struct viz_shape table = shape2(sane(viz_attr_int(n, "input_dim", VIZ_UNKNOWN)), sane(viz_attr_int(n, "output_dim", VIZ_UNKNOWN)));
+
+    suggest(g, n, 1, &table);
+    const struct viz_shape *weight = in(g, n, 1);
+    if (out.ndim < 0 || out.ndim == VIZ_DIMS) return;
+    out.dims[out.ndim++] = weight->ndim == 2 ? weight->dims[1] : table.dims[1];
+    give(n, 0, &out);
+}
+
+static void suggest_channels(struct viz_graph *g, struct viz_node *n, int64_t axis)
+{
+    const struct viz_shape *data = in(g, n, 0);
+    int at = data->ndim > 0 ? axis_of(axis, data->ndim) : -1;
+    struct viz_shape channels = shape1(at >= 0 ? data->dims[at] : VIZ_UNKNOWN);
+
+    if (at < 0) return;
+    for (size_t i = 1; i < n->input_count && i < 5; i++) suggest(g, n, i, &channels);
+}
+
+void infer_batch_norm(struct viz_graph *g, struct viz_node *n)
+{
+    int64_t axis = viz_attr_int(n, "axis", 1);
+    const struct viz_shape *data = in(g, n, 0);
+    int at = data->ndim > 0 ? axis_of(axis, data->ndim) : -1;
+
+    suggest_channels(g, n, axis);
+    infer_same(g, n);
+    for (size_t i = 1; at >= 0 && i < n->output_count; i++) give(n, i, &(struct viz_shape){1, {data->dims[at]}});
+}
+
+void infer_layer_norm(struct viz_graph *g, struct viz_node *n)
+{
+    suggest_channels(g, n, viz_attr_int(n, "axis", -1));
+    infer_same(g, n);
+}
+
+void infer_leaky(struct viz_graph *g, struct viz_node *n)
+{
+    suggest_channels(g, n, 1);
+    infer_same(g, n);
+}
+
+/* All weights and biases of all layers lie in one vector. */
+static int64_t rnn_parameters(int64_t width, int64_t hidden, int64_t layers, int64_t ways, int64_t gates)
+{
+    int64_t each = dim_times(dim_times(gates, hidden), ways);
+    int64_t first = dim_times(each, dim_plus(dim_plus(width, hidden), 2));
+    int64_t other = dim_times(each, dim_plus(dim_plus(dim_times(hidden, ways), hidden), 2));
+
+    return layers == 1 ? first : dim_plus(first, dim_times(other, layers - 1));
+}
+
+void infer_rnn(struct viz_graph *g, struct viz_node *n)
+{
+    const struct viz_shape *data = in(g, n, 0);
+    const char *mode = viz_attr(n, "mode");
+    int64_t hidden = sane(viz_attr_int(n, "state_size", VIZ_UNKNOWN)), layers = viz_attr_int(n, "num_layers", 1);
+    int64_t ways = viz_attr_true(n, "bidirectional") ? 2 : 1;
+    int64_t gates = mode != NULL && strcmp(mode, "lstm") == 0 ? 4 : mode != NULL && strcmp(mode, "gru") == 0 ? 3 : 1;
+
+    if (data->ndim != 3 || layers < 1 || layers > 4096) return;
+    struct viz_shape out = {3, {data->dims[0], data->dims[1], dim_times(hidden, ways)}};
+    struct viz_shape state = {3, {layers * ways, data->dims[1], hidden}};
+    struct viz_shape p = shape1(rnn_parameters(data->dims[2], hidden, layers, ways, gates));
+    suggest(g, n, 1, &p);
+    suggest(g, n, 2, &state);
+    if (gates == 4) suggest(g, n, 3, &state);
+    give(n, 0, &out);
+    give(n, 1, &state);
+    give(n, 2, &state);
+}
+
+/* ---- other shapes of the same ----------------------------------------------------------------------------------- */
+
+void infer_flatten(struct viz_graph *g, struct viz_node *n)
+{
+    const struct viz_shape *data = in(g, n, 0);
+
+    if (data->ndim < 1 || viz_attr_int(n, "axis", 1) != 1) return;
+    struct viz_shape out = shape2(data->dims[0], dims_product(data, 1));
+    give(n, 0, &out);
+}
+
+struct reshaping {
+    const struct viz_shape *data;
+    int from;                        /* the dimension of data that comes next */
+    struct viz_shape out;
+    int guess;                       /* of out, which follows from the rest; -1: none */
+};
+
+static int64_t reshaping_next(struct reshaping *r) { return r->from < r->data->ndim ? r->data->dims[r->from++] : VIZ_UNKNOWN; }
+
+static bool reshaping_add(struct reshaping *r, int64_t dim)
+{
+    if (r->out.ndim == VIZ_DIMS) return false;
+    r->out.dims[r->out.ndim++] = dim;
+    return true;
+}
+
+/* MXNet's codes: 0 keeps, -1 follows, -2 keeps all the rest, -3 joins two, -4 splits into the next two numbers. */
+static bool reshaping_code(struct reshaping *r, const int64_t *codes, size_t count, size_t *i)
+{
+    int64_t whole, a, b;
+
+    switch (codes[*i]) {
+    case 0: return reshaping_add(r, reshaping_next(r));
+    case -1:
+        if (r->guess >= 0) return false;
+        r->guess = r->out.ndim;
+        r->from++;
+        return reshaping_add(r, VIZ_UNKNOWN);
+    case -2:
+        while (r->from < r->data->ndim)
+            if (!reshaping_add(r, reshaping_next(r))) return false;
+        return true;
+    case -3:
+        a = reshaping_next(r);
+        return reshaping_add(r, dim_times(a, reshaping_next(r)));
+    case -4:
+        if (*i + 2 >= count) return false;
+        whole = reshaping_next(r);
+        a = codes[*i + 1];
+        b = codes[*i + 2];
+        *i += 2;
+        if (a == -1 && b > 0 && whole >= 0) a = whole / b;
+        if (b == -1 && a > 0 && whole >= 0) b = whole / a;
+        return reshaping_add(r, sane(a)) && reshaping_add(r, sane(b));
+    default:
+        r->from++;
+        return codes[*i] > 0 && reshaping_add(r, sane(codes[*i]));
+    }
+}
+
+static void reshaping_guess(struct reshaping *r)
+{
+    int64_t known = 1, all = dims_product(r->data, 0);
+    int batches = 0;
+
+    for (int i = 0; i < r->out.ndim; i++)
+        if (i != r->guess && r->out.dims[i] == VIZ_BATCH) batches++;
+        else if (i != r->guess) known = dim_times(known, r->out.dims[i]);
+    if (batches == 1) { /* the batch is on both sides, so it falls out */
+        all = 1;
+        for (int i = 0; i < r->data->ndim; i++)
+            if (r->data->dims[i] == VIZ_BATCH) batches--;
+            else all = dim_times(all, r->data->dims[i]);
+    }
+    if (batches == 0 && known > 0 && all >= 0 && all % known == 0) r->out.dims[r->guess] = all / known;
+    else if (batches == 0 && known > 0 && r->data->ndim > 0 && r->data->dims[0] == VIZ_BATCH && known == dims_product(r->data, 1))
+        r->out.dims[r->guess] = VIZ_BATCH;
+}
+
+void infer_reshape(struct viz_graph *g, struct viz_node *n)
+{
+    int64_t codes[VIZ_DIMS];
+    size_t count = numbers(g, n, "shape", 1, codes);
+    struct reshaping r = {.data = in(g, n, 0), .guess = -1};
+
+    if (count == 0 || viz_attr_true(n, "reverse")) return;
+    for (size_t i = 0; i < count; i++)
+        if (!reshaping_code(&r, codes, count, &i)) return;
+    if (r.guess >= 0 && r.data->ndim >= 0) reshaping_guess(&r);
+    give(n, 0, &r.out);
+}
+
+void infer_transpose(struct viz_graph *g, struct viz_node *n)
+{
+    const struct viz_shape *data = in(g, n, 0);
+    struct viz_shape out = *data;
+    int64_t axes[VIZ_DIMS];
+    size_t count = viz_attr_ints(n, "axes", axes);
+
+    if (data->ndim < 0 || (count > 0 && count != (size_t)data->ndim)) return;
+    for (int i = 0; i < data->ndim; i++) {
+        int at = count == 0 ? data->ndim - 1 - i : axis_of(axes[i], data->ndim);
+        if (at < 0) return;
+        out.dims[i] = data->dims[at];
+    }
+    give(n, 0, &out);
+}
+
+void infer_swap_axes(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape out = *in(g, n, 0);
+    int a = out.ndim > 0 ? axis_of(viz_attr_int(n, "dim1", 0), out.ndim) : -1;
+    int b = out.ndim > 0 ? axis_of(viz_attr_int(n, "dim2", 0), out.ndim) : -1;
+
+    if (a < 0 || b < 0) return;
+    int64_t kept = out.dims[a];
+    out.dims[a] = out.dims[b];
+    out.dims[b] = kept;
+    give(n, 0, &out);
+}
+
+static bool insert(struct viz_shape *s, int64_t axis, int64_t dim)
+{
+    int at = s->ndim < 0 || s->ndim == VIZ_DIMS ? -1 : axis_of(axis, s->ndim + 1);
+
+    if (at < 0) return false;
+    memmove(&s->dims[at + 1], &s->dims[at], (size_t)(s->ndim - at) * sizeof s->dims[0]);
+    s->dims[at] = dim;
+    s->ndim++;
+    return true;
+}
+
+void infer_expand_dims(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape out = *in(g, n, 0);
+    int64_t axes[VIZ_DIMS];
+
+    if (numbers(g, n, "axis", 1, axes) == 1 && insert(&out, axes[0], 1)) give(n, 0, &out);
+}
+
+/* Which dimensions the axes name; false when one is none. No axes: all. */
+static bool mark_axes(const int64_t *axes, size_t count, int ndim, bool out[VIZ_DIMS])
+{
+    for (int i = 0; i < VIZ_DIMS; i++) out[i] = count == 0;
+    for (size_t i = 0; i < count; i++) {
+        int at = axis_of(axes[i], ndim);
+        if (at < 0) return false;
+        out[at] = true;
+    }
+    return true;
+}
+
+void infer_squeeze(struct viz_graph *g, struct viz_node *n)
+{
+    const struct viz_shape *data = in(g, n, 0);
+    struct viz_shape out = {0};
+    int64_t axes[VIZ_DIMS];
+    bool gone[VIZ_DIMS];
+    size_t count = numbers(g, n, "axis", 1, axes);
+
+    if (data->ndim < 0 || !mark_axes(axes, count, data->ndim, gone)) return;
+    for (int i = 0; i < data->ndim; i++) {
+        if (count == 0 && data->dims[i] < 0) return;
+        if (!gone[i] || (count == 0 && data->dims[i] != 1)) out.dims[out.ndim++] = data->dims[i];
+    }
+    give(n, 0, &out);
+}
+
+void infer_slice_axis(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape out = *in(g, n, 0);
+    int at = out.ndim > 0 ? axis_of(viz_attr_int(n, "axis", 0), out.ndim) : -1;
+
+    if (at < 0) return;
+    int64_t size = out.dims[at], begin = viz_attr_int(n, "begin", 0), end = viz_attr_int(n, "end", size);
+    if (size >= 0 && begin < 0) begin += size;
+    if (size >= 0 && end < 0) end += size;
+    out.dims[at] = begin >= 0 && end >= begin && (size < 0 || end <= size) ? sane(end - begin) : VIZ_UNKNOWN;
+    give(n, 0, &out);
+}
+
+void infer_split(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape out = *in(g, n, 0);
+    bool is_onnx = n->op[0] == 'S' && n->op[1] == 'p';
+    int at = out.ndim > 0 ? axis_of(viz_attr_int(n, "axis", is_onnx ? 0 : 1), out.ndim) : -1;
+    int64_t parts = viz_attr_int(n, "num_outputs", (int64_t)n->output_count), sizes[VIZ_DIMS];
+
+    if (at < 0 || parts < 1 || numbers(g, n, is_onnx ? "split" : "indices", 1, sizes) > 0) return;
+    out.dims[at] = out.dims[at] >= 0 && out.dims[at] % parts == 0 ? out.dims[at] / parts : VIZ_UNKNOWN;
+    if (viz_attr_true(n, "squeeze_axis") && out.dims[at] == 1) {
+        memmove(&out.dims[at], &out.dims[at + 1], (size_t)(out.ndim - 1 - at) * sizeof out.dims[0]);
+        out.ndim--;
+    }
+    for (size_t i = 0; i < n->output_count; i++) give(n, i, &out);
+}
+
+void infer_one_hot(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape out = *in(g, n, 0);
+
+    if (insert(&out, -1, sane(viz_attr_int(n, "depth", VIZ_UNKNOWN)))) give(n, 0, &out);
+}
+
+void infer_filled(struct viz_graph *g, struct viz_node *n)
+{
+    int64_t dims[VIZ_DIMS];
+    size_t count = numbers(g, n, "shape", 0, dims);
+    struct viz_shape out = {.ndim = (int)count};
+
+    if (count == 0) return;
+    for (size_t i = 0; i < count; i++) out.dims[i] = sane(dims[i]);
+    give(n, 0, &out);
+}
+
+/* ---- several inputs --------------------------------------------------------------------------------------------- */
+
+void infer_concat(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape out = *in(g, n, 0);
+    int64_t axis = viz_attr_int(n, "dim", viz_attr_int(n, "axis", 1));
+    int at = out.ndim > 0 ? axis_of(axis, out.ndim) : -1;
+
+    if (at < 0) return;
+    for (size_t i = 1; i < n->input_count; i++) {
+        const struct viz_shape *s = in(g, n, i);
+        out.dims[at] = s->ndim == out.ndim ? dim_plus(out.dims[at], s->dims[at]) : VIZ_UNKNOWN;
+    }
+    give(n, 0, &out);
+}
+
+void infer_stack(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape out = *in(g, n, 0);
+
+    if (insert(&out, viz_attr_int(n, "axis", 0), n->input_count)) give(n, 0, &out);
+}
+
+static int64_t broadcast_dim(int64_t a, int64_t b)
+{
+    if (a == b || b == 1) return a;
+    if (a == 1 || (a < 0 && b > 1)) return b;
+    if (b < 0 && a > 1) return a;
+    return a == VIZ_BATCH && b == VIZ_UNKNOWN ? a : b == VIZ_BATCH && a == VIZ_UNKNOWN ? b : VIZ_UNKNOWN;
+}
+
+static struct viz_shape broadcast(const struct viz_shape *a, const struct viz_shape *b)
+{
+    struct viz_shape out = a->ndim >= b->ndim ? *a : *b;
+    const struct viz_shape *other = a->ndim >= b->ndim ? b : a;
+    int shift = out.ndim - other->ndim;
+
+    for (int i = 0; i < other->ndim; i++) out.dims[i + shift] = broadcast_dim(out.dims[i + shift], other->dims[i]);
+    return out;
+}
+
+void infer_broadcast(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape out = *in(g, n, 0);
+    bool equal = strncmp(n->op, "elemwise", 8) == 0 || strncmp(n->op, "_", 1) == 0;
+
+    for (size_t i = 1; i < n->input_count; i++) {
+        const struct viz_shape *s = in(g, n, i);
+        if (s->ndim == VIZ_UNKNOWN || out.ndim == VIZ_UNKNOWN) {
+            if (!equal) return; /* the other could be larger */
+            if (out.ndim == VIZ_UNKNOWN) out = *s;
+        } else {
+            out = broadcast(&out, s);
+        }
+    }
+    give(n, 0, &out);
+}
+
+static void reduce(struct viz_graph *g, struct viz_node *n, const int64_t *axes, size_t count, bool keep)
+{
+    const struct viz_shape *data = in(g, n, 0);
+    struct viz_shape out = {0};
+    bool gone[VIZ_DIMS], exclude = viz_attr_true(n, "exclude");
+
+    if (data->ndim < 0 || !mark_axes(axes, count, data->ndim, gone)) return;
+    for (int i = 0; i < data->ndim; i++)
+        if (gone[i] == exclude) out.dims[out.ndim++] = data->dims[i];
+        else if (keep) out.dims[out.ndim++] = 1;
+    /* The sum of everything has the shape (1,) in MXNet's old interface and no dimension elsewhere. */
+    if (out.ndim == 0 && strncmp(n->op, "_np", 3) != 0 && n->op[0] != 'R') out = shape1(1);
+    give(n, 0, &out);
+}
+
+void infer_reduce(struct viz_graph *g, struct viz_node *n)
+{
+    int64_t axes[VIZ_DIMS];
+    size_t count = numbers(g, n, "axis", 1, axes);
+    bool keep = viz_attr(n, "keepdims") != NULL ? viz_attr_true(n, "keepdims") : n->op[0] == 'R';
+
+    reduce(g, n, axes, count, keep);
+}
+
+void infer_arg_reduce(struct viz_graph *g, struct viz_node *n)
+{
+    int64_t axes[VIZ_DIMS];
+    size_t count = viz_attr_ints(n, "axis", axes);
+
+    reduce(g, n, axes, count, viz_attr(n, "keepdims") != NULL ? viz_attr_true(n, "keepdims") : n->op[0] == 'A');
+}
+
+static struct viz_shape turned(const struct viz_shape *s, bool turn)
+{
+    struct viz_shape out = *s;
+
+    if (turn && s->ndim >= 2) {
+        out.dims[s->ndim - 2] = s->dims[s->ndim - 1];
+        out.dims[s->ndim - 1] = s->dims[s->ndim - 2];
+    }
+    return out;
+}
+
+void infer_dot(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape a = turned(in(g, n, 0), viz_attr_true(n, "transpose_a")), b = turned(in(g, n, 1), viz_attr_true(n, "transpose_b"));
+    struct viz_shape out = a;
+
+    if (a.ndim < 1 || b.ndim < 1 || a.ndim + b.ndim - 2 > VIZ_DIMS) return;
+    out.ndim = a.ndim - 1;
+    for (int i = 1; i < b.ndim; i++) out.dims[out.ndim++] = b.dims[i];
+    if (out.ndim == 0) out = shape1(1);
+    give(n, 0, &out);
+}
+
+static void stacked_product(struct viz_node *n, const struct viz_shape *a, const struct viz_shape *b)
+{
+    struct viz_shape x = *a, y = *b, out;
+
+    if (a->ndim < 2 || b->ndim < 2) return;
+    x.ndim -= 2;
+    y.ndim -= 2;
+    out = broadcast(&x, &y);
+    out.dims[out.ndim++] = a->dims[a->ndim - 2];
+    out.dims[out.ndim++] = b->dims[b->ndim - 1];
+    give(n, 0, &out);
+}
+
+void infer_batch_dot(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape a = turned(in(g, n, 0), viz_attr_true(n, "transpose_a")), b = turned(in(g, n, 1), viz_attr_true(n, "transpose_b"));
+    stacked_product(n, &a, &b);
+}
+
+void infer_matmul(struct viz_graph *g, struct viz_node *n) { stacked_product(n, in(g, n, 0), in(g, n, 1)); }
+
+void infer_take(struct viz_graph *g, struct viz_node *n)
+{
+    const struct viz_shape *a = in(g, n, 0), *ids = in(g, n, 1);
+    struct viz_shape out = {0};
+    int at = a->ndim > 0 ? axis_of(viz_attr_int(n, "axis", 0), a->ndim) : -1;
+
+    if (at < 0 || ids->ndim < 0 || a->ndim - 1 + ids->ndim > VIZ_DIMS) return;
+    for (int i = 0; i < at; i++) out.dims[out.ndim++] = a->dims[i];
+    for (int i = 0; i < ids->ndim; i++) out.dims[out.ndim++] = ids->dims[i];
+    for (int i = at + 1; i < a->ndim; i++) out.dims[out.ndim++] = a->dims[i];
+    give(n, 0, &out);
+}
+
+/* ---- outputs ---------------------------------------------------------------------------------------------------- */
+
+void infer_softmax_output(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape label = *in(g, n, 0);
+
+    if (label.ndim > 1 && viz_attr_true(n, "multi_output"))
+        memmove(&label.dims[1], &label.dims[2], (size_t)(label.ndim - 2) * sizeof label.dims[0]);
+    if (label.ndim > 1) label.ndim = viz_attr_true(n, "multi_output") || viz_attr_true(n, "preserve_shape") ? label.ndim - 1 : 1;
+    suggest(g, n, 1, &label);
+    infer_same(g, n);
+}
+
+void infer_regression_output(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape label = *in(g, n, 0);
+
+    if (label.ndim == 2 && label.dims[1] == 1) label.ndim = 1;
+    suggest(g, n, 1, &label);
+    infer_same(g, n);
+}
+
+void infer_cross_entropy(struct viz_graph *g, struct viz_node *n)
+{
+    const struct viz_shape *data = in(g, n, 0);
+    struct viz_shape label = shape1(data->ndim > 0 ? data->dims[0] : VIZ_UNKNOWN), out = shape1(1);
+
+    suggest(g, n, 1, &label);
+    give(n, 0, &out);
+}
+
+/* ---- the pass --------------------------------------------------------------------------------------------------- */
+
+static void infer_dtype(const struct viz_graph *g, struct viz_node *n)
+{
+    size_t from = viz_op_is(n, "embedding") ? 1 : 0;
+    const char *said = viz_attr(n, "dtype");
+
+    if (viz_op_is(n, "cast") && said != NULL) n->dtype = viz_dtype_find(said);
+    if (n->dtype == VIZ_DTYPE_unknown && from < n->input_count) n->dtype = g->nodes[n->inputs[from].node].dtype;
+}
+
+/* Zero stands for unknown in the files. */
+static void read_own_shape(struct viz_node *v)
+{
+    int64_t dims[VIZ_DIMS];
+    const char *said = viz_attr(v, "__shape__");
+    size_t count = viz_attr_ints(v, "__shape__", dims);
+    struct viz_shape s = {.ndim = (int)count};
+
+    if (said == NULL || count == 0 || v->output_count == 0) return;
+    for (size_t i = 0; i < count; i++) s.dims[i] = dims[i] > 0 ? sane(dims[i]) : VIZ_UNKNOWN;
+    give(v, 0, &s);
+}
+
+void viz_infer(struct viz_graph *g)
+{
+    for (size_t i = 0; i < g->node_count; i++) {
+        struct viz_node *n = &g->nodes[i];
+        if (n->op != NULL) continue;
+        read_own_shape(n);
+        if (n->dtype == VIZ_DTYPE_unknown && viz_attr(n, "__dtype__") != NULL)
+            n->dtype = viz_dtype_mxnet(viz_attr_int(n, "__dtype__", -1));
+        if (n->dtype == VIZ_DTYPE_unknown && viz_is_param(n)) n->dtype = VIZ_DTYPE_float32; /* MXNet's standard */
+    }
+    for (size_t i = 0; i < g->node_count; i++) {
+        struct viz_node *n = &g->nodes[i];
+        if (n->op == NULL) continue;
+        n->kind->infer(g, n);
+        infer_dtype(g, n);
+    }
+}
+
+enum { NAMES_SHOWN = 64 };
+
+enum status viz_shape_give(struct viz_graph *g, const char *variable, const struct viz_shape *shape, struct error *e)
+{
+    const char *names[NAMES_SHOWN + 1] = {NULL};
+    size_t count = 0;
+
+    for (size_t i = 0; i < g->node_count; i++) {
+        struct viz_node *n = &g->nodes[i];
+        if (n->op != NULL) continue;
+        if (strcmp(n->name, variable) == 0 && n->output_count > 0) {
+            if (n->key == NULL) n->shapes[0] = *shape;
+            return STATUS_OK;
+        }
+        if (count < NAMES_SHOWN && !viz_is_param(n)) names[count++] = n->name;
+    }
+    const char *near = nearest_name(bytes_text(variable), names);
+    return error_set(e, REASON_BAD_ARGUMENT, near != NULL ? "shape: no variable is called '%.100s'; did you mean '%.100s'?"
+                     : names[0] != NULL ? "shape: no variable is called '%.100s'; there is '%.100s'"
+                                        : "shape: no variable is called '%.100s'", variable, near != NULL ? near : names[0]);
+}
