@@ -17,6 +17,7 @@ FLAGS_debug := -O1 -g
 # gcc warns of uninitialised variables by following its own instrumentation; the release build looks for real ones.
 FLAGS_asan := -Wno-maybe-uninitialized -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 FLAGS_tsan := -Wno-maybe-uninitialized -O1 -g -fsanitize=thread
+FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 ifeq ($(origin FLAGS_$(BUILD)),undefined)
 $(error BUILD=$(BUILD) is none of release debug asan tsan)
 endif
@@ -123,18 +124,19 @@ run: all
 
 test-bins: $(TEST_BINS)
 
-# The unit, device and system tests in release, asan and tsan builds, the Python tests, the document checks, and each
-# fuzzer for FUZZ_SECONDS. All of it on a machine without a GPU, traffic on loopback only.
+# The unit, device and system tests in release and asan builds, those with threads in a tsan build, the Python tests,
+# the document checks, and each fuzzer for FUZZ_SECONDS. All of it on a machine without a GPU, traffic on loopback only.
 FUZZ_SECONDS ?= 20
 SCRIPTS := tests/unit/test_headers.sh tests/unit/test_layers.py $(wildcard tests/system/test_*.py)
+THREADED := $(filter %test_mailbox.c %test_log.c %test_store.c %test_server.c tests/device/test_device.c tests/system/%,$(TESTS))
 test: deps-test
 	@$(MAKE) --no-print-directory BUILD=release all test-bins fuzz-bins
 	@$(MAKE) --no-print-directory BUILD=asan all test-bins
-	@$(MAKE) --no-print-directory BUILD=tsan all test-bins
+	@$(MAKE) --no-print-directory BUILD=tsan all $(patsubst tests/%.c,build/tsan/tests/%,$(THREADED))
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/run -t 600 \
 		$(patsubst tests/%.c,build/tests/%,$(TESTS)) $(SCRIPTS) \
 		$(patsubst tests/%.c,build/asan/tests/%,$(TESTS)) \
-		$(patsubst tests/%.c,build/tsan/tests/%,$(TESTS)) \
+		$(patsubst tests/%.c,build/tsan/tests/%,$(THREADED)) \
 		$(patsubst %,build/fuzz/%,$(FUZZERS))
 
 test-long: deps-test
@@ -146,14 +148,13 @@ bench: deps-bench all
 	@for b in $(BENCH_BINS); do $$b || exit 1; done
 bench-bins: $(BENCH_BINS)
 
-# Fuzzers are built by clang with everything they test, in one step each.
+# Fuzzers are a variant of their own: clang, with coverage in everything they test.
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_SOURCES := $(filter-out service/transport_% service/settings.c service/notify.c web/%,$(DAEMON_SOURCES)) $(wildcard web/viz/*.c)
-fuzz-bins: $(patsubst %,build/fuzz/%,$(FUZZERS))
-build/fuzz/%: tests/fuzz/%.c $(FUZZ_SOURCES) $(wildcard */*.h */*/*.h)
-	@mkdir -p $(@D)
-	$(call say,LD) clang -std=c17 -D_GNU_SOURCE -I. -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-		-ffp-contract=off -fno-math-errno $< $(FUZZ_SOURCES) -ljansson -lm -pthread -o $@
+fuzz-bins:
+	@$(MAKE) --no-print-directory BUILD=fuzz CC=clang $(patsubst %,build/fuzz/%,$(FUZZERS))
+build/fuzz/%: $(OBJ)/tests/fuzz/%.o $(call objects,$(filter-out %/test.c,$(TEST_LIB))) $(OBJ)/all.a
+	@mkdir -p $(@D) && rm -f $(OBJ)/lib.a && ar rcs $(OBJ)/lib.a $(call objects,$(filter-out %/test.c,$(TEST_LIB)))
+	$(call say,LD) $(CC) $(CFLAGS) -fsanitize=fuzzer $< $(OBJ)/lib.a $(OBJ)/all.a $(LIBS) -ldl -o $@
 fuzz-long: deps-test fuzz-bins
 	@FUZZ_SECONDS=3600 tests/run -t 4000 $(patsubst %,build/fuzz/%,$(FUZZERS))
 

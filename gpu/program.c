@@ -513,7 +513,7 @@ enum status program_new(struct bytes text, struct program **out, struct error *e
     s = expr_parse(text, &x, e);
     if (s != STATUS_OK) goto out;
     p = mem_zero(sizeof *p);
-    b = mem_zero(sizeof *b);
+    b = mem_new(sizeof *b);      /* most of it is not needed by most texts, so it is not cleared */
     if (p == NULL || b == NULL) {
         s = error_set(e, REASON_NO_MEMORY, "no memory for an updater program");
         goto out;
@@ -521,6 +521,9 @@ enum status program_new(struct bytes text, struct program **out, struct error *e
     b->x = x;
     b->p = p;
     b->e = e;
+    b->status = STATUS_OK;
+    b->count = 0;
+    memset(b->taken, 0, sizeof b->taken);
     build(b);
     s = b->status;
     if (s != STATUS_OK) goto out;

@@ -121,14 +121,21 @@ static void run_passed(struct core *c, unsigned index, uint64_t passed, enum sta
     }
 }
 
+/* A task may line up another behind others that wait, whose mark has passed at once: the device tells nobody of it, so
+ * it is looked for until nothing more has passed. */
+static void poll_queue(struct core *c, unsigned index)
+{
+    for (struct task *t; (t = LIST_FIRST(struct task, node, &c->tasks[index])) != NULL;) {
+        uint64_t passed = 0;
+        enum status s = device_passed(c->queues[index], &passed);
+        if (s == STATUS_OK && t->mark > passed) return;
+        run_passed(c, index, passed, s);
+    }
+}
+
 void core_poll(struct core *c)
 {
-    for (unsigned i = 0; i < CORE_QUEUES; i++) {
-        uint64_t passed = 0;
-        if (list_empty(&c->tasks[i])) continue;
-        enum status s = device_passed(c->queues[i], &passed);
-        run_passed(c, i, passed, s);
-    }
+    for (unsigned i = 0; i < CORE_QUEUES; i++) poll_queue(c, i);
 }
 
 void core_settle(struct core *c)

@@ -371,6 +371,9 @@ static void read_text(const json_t *value, struct updater *u, struct faults *f)
         snprintf(f->picture, sizeof f->picture, "%s", e.text + line);
         return;
     }
+    for (unsigned i = 0; i < u->program->slot_count; i++)
+        if (strcmp(u->program->slots[i].name, "master") == 0)
+            fault(f, "/text: a slot may not be called master, as the f32 copy of an f16 or bf16 value is");
     u->program_text = mem_text(text, bytes.size);
     f->no_memory |= u->program_text == NULL;
 }

@@ -11,7 +11,7 @@
 
 enum { BATCH = 1000 };               /* keys in one question */
 
-/* ---- the store's part ------------------------------------------------------------------------------------------- */
+/* ---- the store's part ---------------------------------------------------------------------------------------- */
 
 /* Adds rows of Describe or List, each with the store's updater. Unknown keys are null. */
 static void add_rows(json_t *keys, const json_t *rows, const char *updater)
@@ -24,14 +24,17 @@ static void add_rows(json_t *keys, const json_t *rows, const char *updater)
         char number[32];
         snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT, json_integer_value(key));
         if (!json_is_object(row)) continue;
-        json_array_append_new(keys, json_pack("{s:s,s:O,s:O,s:O,s:s*}", "key", json_is_string(key) ? json_string_value(key) : number, "dtype",
-                                              json_object_get(row, "dtype"), "shape", json_object_get(row, "shape"), "version",
-                                              json_object_get(row, "version"), "updater", updater));
+        json_array_append_new(
+            keys, json_pack("{s:s,s:O,s:O,s:O,s:s*}", "key", json_is_string(key) ? json_string_value(key) : number,
+                            "dtype", json_object_get(row, "dtype"), "shape", json_object_get(row, "shape"),
+                            "version", json_object_get(row, "version"), "updater", updater));
     }
 }
 
-/* What the store has of these variables. A store whose keys are integers has none: a network's parameters have names. */
-static void describe(struct exchange *x, json_t *keys, json_int_t store, const json_t *variables, const char *updater)
+/* What the store has of these variables. A store whose keys are integers has none: a network's parameters have
+ * names. */
+static void describe(struct exchange *x, json_t *keys, json_int_t store, const json_t *variables,
+                     const char *updater)
 {
     for (size_t from = 0; from < json_array_size(variables); from += BATCH) {
         json_t *part = json_array(), *said;
@@ -39,7 +42,9 @@ static void describe(struct exchange *x, json_t *keys, json_int_t store, const j
             const char *name = json_string_value(json_array_get(variables, i));
             if (*name != '\0' && strlen(name) <= KEY_NAME_SIZE_MAX) json_array_append_new(part, json_string(name));
         }
-        said = json_array_size(part) > 0 ? ask_quietly(x, WIRE_Describe, json_pack("{s:I,s:O}", "store", store, "keys", part)) : NULL;
+        said = json_array_size(part) > 0
+                   ? ask_quietly(x, WIRE_Describe, json_pack("{s:I,s:O}", "store", store, "keys", part))
+                   : NULL;
         add_rows(keys, json_object_get(said, "items"), updater);
         json_decref(said);
         json_decref(part);
@@ -51,7 +56,8 @@ static void list(struct exchange *x, json_t *keys, const char *store, const char
     json_t *after = NULL, *said;
 
     do {
-        said = ask_quietly(x, WIRE_List, json_pack("{s:s,s:i,s:O*}", "store", store, "limit", BATCH, "after", after));
+        said = ask_quietly(x, WIRE_List,
+                           json_pack("{s:s,s:i,s:O*}", "store", store, "limit", BATCH, "after", after));
         add_rows(keys, json_object_get(said, "items"), updater);
         json_decref(after);
         after = json_incref(json_object_get(said, "next"));
@@ -64,7 +70,8 @@ static void list(struct exchange *x, json_t *keys, const char *store, const char
     json_decref(after);
 }
 
-/* Everything in the store, or with `variables` what has these names. NULL: there is no such store, and that was said. */
+/* Everything in the store, or with `variables` what has these names. NULL: there is no such store, and that was
+ * said. */
 static json_t *store_keys(struct exchange *x, const char *name, const json_t *variables)
 {
     json_t *store = ask(x, WIRE_GetStore, json_pack("{s:s}", "store", name)), *keys = NULL;
@@ -81,9 +88,10 @@ static json_t *store_keys(struct exchange *x, const char *name, const json_t *va
     return keys;
 }
 
-/* ---- drawing ---------------------------------------------------------------------------------------------------- */
+/* ---- drawing ------------------------------------------------------------------------------------------------- */
 
-static json_t *options_of(const struct exchange *x, const char *format, const char *title, const char *store, json_t *keys)
+static json_t *options_of(const struct exchange *x, const char *format, const char *title, const char *store,
+                          json_t *keys)
 {
     static const struct { const char *query, *option; } same[] = {
         {"view", "view"}, {"direction", "direction"}, {"color", "color"}, {"expand", "expand"}, {"shape", "shapes"},
@@ -113,7 +121,8 @@ static void say_drawing(struct exchange *x, struct buf *out, const char *media)
         return;
     }
     /* Opened by itself it runs nothing and loads nothing. */
-    if (strstr(media, "svg") != NULL) say_header(x, "Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'");
+    if (strstr(media, "svg") != NULL)
+        say_header(x, "Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'");
     x->code = 200;
     x->type = media;
     x->out = *out;
@@ -133,7 +142,8 @@ static void render(struct exchange *x, struct bytes file, json_t *options)
         return;
     }
     if (converts && !networks_begin_convert(n)) {
-        error_retry(&e, REASON_LIMIT, 1000, "another drawing is being made into png or pdf; svg can be had at once");
+        error_retry(&e, REASON_LIMIT, 1000,
+                    "another drawing is being made into png or pdf; svg can be had at once");
         say_error(x, &e, NULL);
         return;
     }
@@ -203,7 +213,8 @@ void handle_network_summary(struct exchange *x)
     static const char *const formats[] = {"text", "json", NULL};
     const char *format;
 
-    if (choose_format(x, "text", formats, &format)) draw(x, strcmp(format, "json") == 0 ? "summary-json" : "summary");
+    if (choose_format(x, "text", formats, &format))
+        draw(x, strcmp(format, "json") == 0 ? "summary-json" : "summary");
 }
 
 void handle_network_text(struct exchange *x) { draw(x, "text"); }
@@ -221,7 +232,7 @@ void handle_store_graph(struct exchange *x)
     json_decref(keys);
 }
 
-/* ---- keeping ---------------------------------------------------------------------------------------------------- */
+/* ---- keeping ------------------------------------------------------------------------------------------------- */
 
 void handle_networks(struct exchange *x)
 {
@@ -248,8 +259,9 @@ void handle_network_put(struct exchange *x)
     struct network *f = networks_hold(n, x->name);
     say_header(x, "Location", "%.*s", (int)strcspn(x->target.raw, "?"), x->target.raw);
     say_json(x, replaced ? 200 : 201,
-             json_pack("{s:s,s:I,s:I,s:I}", "name", x->name, "nodes", (json_int_t)(f != NULL ? f->facts.nodes : 0), "edges",
-                       (json_int_t)(f != NULL ? f->facts.edges : 0), "parameters", (json_int_t)(f != NULL ? f->facts.parameters : 0)));
+             json_pack("{s:s,s:I,s:I,s:I}", "name", x->name, "nodes", (json_int_t)(f != NULL ? f->facts.nodes : 0),
+                       "edges", (json_int_t)(f != NULL ? f->facts.edges : 0), "parameters",
+                       (json_int_t)(f != NULL ? f->facts.parameters : 0)));
     network_drop(n, f);
 }
 
@@ -264,7 +276,8 @@ void handle_network_get(struct exchange *x)
         say_error(x, &e, NULL);
     } else {
         x->code = 200;
-        x->type = memchr("{[ \t\r\n\xEF", f->file.at[0], 7) != NULL ? "application/json" : "application/octet-stream";
+        x->type = memchr("{[ \t\r\n\xEF", f->file.at[0], 7) != NULL ? "application/json"
+                                                                    : "application/octet-stream";
         buf_add(&x->out, f->file.at, f->file.size);
         if (x->out.failed) say_problem(x, REASON_NO_MEMORY, "no memory for an answer");
     }
@@ -277,7 +290,7 @@ void handle_network_delete(struct exchange *x)
     else say_problem(x, REASON_NO_NETWORK, "there is no network '%.100s'", x->name);
 }
 
-/* ---- the page --------------------------------------------------------------------------------------------------- */
+/* ---- the page ------------------------------------------------------------------------------------------------ */
 
 void handle_network_page(struct exchange *x) { say_file(x, page_network_html(), "text/html; charset=utf-8"); }
 void handle_network_css(struct exchange *x) { say_file(x, page_network_css(), "text/css; charset=utf-8"); }

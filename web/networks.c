@@ -60,8 +60,9 @@ static enum status make(const char *name, struct bytes file, struct network **ou
     enum status s;
 
     if (file.size > NETWORK_SIZE_MAX) {
-        s = error_set(e, REASON_TOO_LARGE, "a file of %zu bytes; at most %d are kept. `paramctl viz FILE` draws larger ones.", file.size,
-                      NETWORK_SIZE_MAX);
+        s = error_set(e, REASON_TOO_LARGE,
+                      "a file of %zu bytes; at most %d are kept. `paramctl viz FILE` draws larger ones.",
+                      file.size, NETWORK_SIZE_MAX);
         goto out;
     }
     if (f != NULL) f->name = mem_text(name, strlen(name));
@@ -77,14 +78,16 @@ out:
 }
 
 /* Under the lock. */
-static enum status insert(struct networks *n, struct network *f, size_t size, bool *replaced, struct network **old, struct error *e)
+static enum status insert(struct networks *n, struct network *f, size_t size, bool *replaced, struct network **old,
+                          struct error *e)
 {
     size_t at = place_of(n, f->name, replaced), freed = *replaced ? n->all[at]->file.size : 0;
 
     if (!*replaced && n->count == NETWORKS_MAX)
         return error_set(e, REASON_LIMIT, "%d networks are kept already; delete one", NETWORKS_MAX);
     if (n->size - freed + size > NETWORKS_SIZE_MAX)
-        return error_set(e, REASON_LIMIT, "the networks would have more than %d bytes together; delete one", NETWORKS_SIZE_MAX);
+        return error_set(e, REASON_LIMIT, "the networks would have more than %d bytes together; delete one",
+                         NETWORKS_SIZE_MAX);
     if (*replaced) *old = n->all[at];
     else memmove(&n->all[at + 1], &n->all[at], (n->count++ - at) * sizeof n->all[0]);
     n->all[at] = f;
@@ -154,8 +157,9 @@ json_t *networks_list(struct networks *n)
     pthread_mutex_lock(&n->lock);
     for (size_t i = 0; i < n->count; i++) {
         const struct network *f = n->all[i];
-        json_array_append_new(items, json_pack("{s:s,s:I,s:I,s:I,s:I}", "name", f->name, "nodes", (json_int_t)f->facts.nodes, "edges",
-                                               (json_int_t)f->facts.edges, "parameters", (json_int_t)f->facts.parameters, "bytes",
+        json_array_append_new(items, json_pack("{s:s,s:I,s:I,s:I,s:I}", "name", f->name, "nodes",
+                                               (json_int_t)f->facts.nodes, "edges", (json_int_t)f->facts.edges,
+                                               "parameters", (json_int_t)f->facts.parameters, "bytes",
                                                (json_int_t)f->file.size));
     }
     pthread_mutex_unlock(&n->lock);

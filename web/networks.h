@@ -1,5 +1,5 @@
-/* The networks that somebody has put here to be drawn: files by name, bounded in number and bytes. They belong to the admin
- * door, not to the core, and end with the daemon.
+/* The networks that somebody has put here to be drawn: files by name, bounded in number and bytes. They belong to
+ * the admin door, not to the core, and end with the daemon.
  *
  * Any thread; a lock that is held for moments only. */
 #ifndef WEB_NETWORKS_H
@@ -30,8 +30,10 @@ struct network {
 struct networks *networks_new(void);             /* NULL: no memory */
 void networks_free(struct networks *n);          /* nobody holds one. NULL is nothing. */
 
-/* Takes the file's bytes on success. *replaced: there was one of this name. NETWORK_INVALID and so on as viz_check; LIMIT. */
-enum status networks_put(struct networks *n, const char *name, struct buf *file, bool *replaced, struct error *e) MUST_CHECK;
+/* Takes the file's bytes on success. *replaced: there was one of this name. NETWORK_INVALID and so on as
+ * viz_check; LIMIT. */
+enum status networks_put(struct networks *n, const char *name, struct buf *file, bool *replaced,
+                         struct error *e) MUST_CHECK;
 /* Stays valid until it is dropped, also when it is replaced or removed meanwhile. NULL: there is none. */
 struct network *networks_hold(struct networks *n, const char *name);
 void network_drop(struct networks *n, struct network *held);     /* NULL is nothing */

@@ -21,10 +21,13 @@ static enum status read_options(const char *text, json_t **out, struct error *e)
     *out = NULL;
     if (text == NULL) return STATUS_OK;
     *out = json_loads(text, JSON_REJECT_DUPLICATES, &where);
-    return *out != NULL ? STATUS_OK : error_set(e, REASON_BAD_JSON, "options: line %d, column %d: %s", where.line, where.column, where.text);
+    return *out != NULL ? STATUS_OK
+                        : error_set(e, REASON_BAD_JSON, "options: line %d, column %d: %s", where.line,
+                                    where.column, where.text);
 }
 
-int paramd_viz_render(const void *file, size_t size, const char *options, char **result, size_t *result_size, struct paramd_error *e)
+int paramd_viz_render(const void *file, size_t size, const char *options, char **result, size_t *result_size,
+                      struct paramd_error *e)
 {
     struct buf out = {0};
     const char *media;

@@ -1,5 +1,5 @@
-/* viz and summary: networks drawn and summed up, out of a file, with what a store knows of their parameters, or of a store
- * alone. Without --live, and with a file, no daemon is asked. */
+/* viz and summary: networks drawn and summed up, out of a file, with what a store knows of their parameters, or of
+ * a store alone. Without --live, and with a file, no daemon is asked. */
 #include "api/paramctl/paramctl.h"
 
 #include "api/client/paramd_viz.h"
@@ -28,7 +28,9 @@ static char *read_file(const char *path, size_t *size)
         *size += got;
     }
     bool good = f != NULL && got == 0 && ferror(f) == 0;
-    if (!good) fprintf(stderr, "paramctl: %s: %s\n", path, f == NULL || errno != 0 ? strerror(errno) : "cannot be read, or is too large");
+    if (!good)
+        fprintf(stderr, "paramctl: %s: %s\n", path,
+                f == NULL || errno != 0 ? strerror(errno) : "cannot be read, or is too large");
     if (f != NULL && f != stdin) fclose(f);
     if (good) return bytes;
     free(bytes);
@@ -42,9 +44,9 @@ static json_t *key_row(const json_t *row, const char *updater)
     char number[32];
 
     snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT, json_integer_value(key));
-    return json_pack("{s:s,s:O,s:O,s:O,s:s*}", "key", json_is_string(key) ? json_string_value(key) : number, "dtype",
-                     json_object_get(row, "dtype"), "shape", json_object_get(row, "shape"), "version", json_object_get(row, "version"),
-                     "updater", updater);
+    return json_pack("{s:s,s:O,s:O,s:O,s:s*}", "key", json_is_string(key) ? json_string_value(key) : number,
+                     "dtype", json_object_get(row, "dtype"), "shape", json_object_get(row, "shape"), "version",
+                     json_object_get(row, "version"), "updater", updater);
 }
 
 static json_t *list_keys(const struct ctl *c, struct paramd *kv, const char *updater, int *code)
@@ -53,8 +55,11 @@ static json_t *list_keys(const struct ctl *c, struct paramd *kv, const char *upd
     size_t i;
 
     do {
-        json_t *said = ask_on(c, kv, "List", json_pack("{s:s,s:i,s:O*}", "store", store_name(c), "limit", 1000, "after", after), code);
-        json_array_foreach(json_object_get(said, "items"), i, row) json_array_append_new(keys, key_row(row, updater));
+        json_t *said = ask_on(c, kv, "List",
+                              json_pack("{s:s,s:i,s:O*}", "store", store_name(c), "limit", 1000, "after", after),
+                              code);
+        json_array_foreach(json_object_get(said, "items"), i, row)
+            json_array_append_new(keys, key_row(row, updater));
         json_decref(after);
         after = json_is_null(json_object_get(said, "next")) ? NULL : json_incref(json_object_get(said, "next"));
         json_decref(said);
@@ -72,7 +77,8 @@ static json_t *store_keys(const struct ctl *c, int *code)
     json_t *store = kv != NULL ? ask_on(c, kv, "GetStore", of_store(c), code) : NULL, *keys = NULL;
 
     if (store != NULL)
-        keys = list_keys(c, kv, json_string_value(json_object_get(json_object_get(store, "updater"), "type")), code);
+        keys = list_keys(c, kv, json_string_value(json_object_get(json_object_get(store, "updater"), "type")),
+                         code);
     json_decref(store);
     paramd_close(kv);
     return keys;
@@ -92,7 +98,8 @@ static const char *format_of(const struct ctl *c)
 static json_t *options_of(const struct ctl *c, const char *format, json_t *keys)
 {
     const struct { const char *name, *value; } texts[] = {
-        {"view", c->view}, {"direction", c->direction}, {"color", c->color_by}, {"shapes", c->shape}, {"expand", c->expand},
+        {"view", c->view}, {"direction", c->direction}, {"color", c->color_by}, {"shapes", c->shape},
+        {"expand", c->expand},
     };
     json_t *o = json_pack("{s:s,s:s,s:O*}", "format", format, "store", store_name(c), "keys", keys);
 
@@ -105,7 +112,8 @@ static int write_out(const struct ctl *c, const char *bytes, size_t size, const 
 {
     bool is_binary = strcmp(format, "png") == 0 || strcmp(format, "pdf") == 0;
 
-    if (c->out == NULL && is_binary && isatty(STDOUT_FILENO)) return complain_usage("%s is not for a terminal; say -o FILE", format);
+    if (c->out == NULL && is_binary && isatty(STDOUT_FILENO))
+        return complain_usage("%s is not for a terminal; say -o FILE", format);
     FILE *f = c->out != NULL ? fopen(c->out, "wb") : stdout;
     bool good = f != NULL && fwrite(bytes, 1, size, f) == size;
     if (f != NULL && f != stdout) good = fclose(f) == 0 && good;

@@ -1,6 +1,6 @@
-/* Network files: any bytes, drawn in every view and told in every form. The first byte chooses view and format, the second
- * how the rest becomes a file: as it is (ONNX, or JSON by luck), or byte by byte out of a table of words of symbol files,
- * since hardly any JSON is made by chance.
+/* Network files: any bytes, drawn in every view and told in every form. The first byte chooses view and format,
+ * the second how the rest becomes a file: as it is (ONNX, or JSON by luck), or byte by byte out of a table of
+ * words of symbol files, since hardly any JSON is made by chance.
  *
  *   build/fuzz/fuzz_viz -max_total_time=180 build/fuzz/corpus_viz */
 #include "service/base/mem.h"
@@ -45,7 +45,8 @@ static void words_of(const uint8_t *data, size_t size, struct buf *out)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const formats[] = {"svg", "dot", "json", "summary", "summary-json", "text"};
-    static const char *const views[] = {"default", "full", "blocks", "mxnet"}, *const colors[] = {"op", "size", "version"};
+    static const char *const views[] = {"default", "full", "blocks", "mxnet"}, *const colors[] = {"op", "size",
+                                                                                                  "version"};
     struct buf file = {0}, out = {0};
     const char *media;
     struct error e;
@@ -54,8 +55,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int64_t live = mem_live();
     if (data[1] % 2 == 0) buf_add(&file, data + 2, size - 2);
     else words_of(data + 2, size - 2, &file);
-    json_t *options = json_pack("{s:s, s:s, s:s, s:[{s:s, s:[i, i], s:i}], s:s}", "format", formats[data[0] % 6], "view", views[data[0] / 6 % 4],
-                                "color", colors[data[0] / 24 % 3], "keys", "key", "x_weight", "shape", 3, 4, "version", 5, "expand", "n1,n2");
+    json_t *options = json_pack("{s:s, s:s, s:s, s:[{s:s, s:[i, i], s:i}], s:s}", "format", formats[data[0] % 6],
+                                "view", views[data[0] / 6 % 4], "color", colors[data[0] / 24 % 3], "keys", "key",
+                                "x_weight", "shape", 3, 4, "version", 5, "expand", "n1,n2");
     MUST(options != NULL);
     enum status s = viz_render(bytes_of(file.at, file.size), options, &out, &media, &e);
     if (s == STATUS_OK) {

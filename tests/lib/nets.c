@@ -59,9 +59,11 @@ void net_fini(struct net *n)
 struct bytes net_factorization(struct net *n, bool hidden)
 {
     unsigned user = net_var(n, "user"), user_table = net_var(n, "user_weight");
-    unsigned a = net_op(n, "Embedding", "user_embed", "\"input_dim\": \"1000\", \"output_dim\": \"64\"", user, user_table, -1);
+    unsigned a = net_op(n, "Embedding", "user_embed", "\"input_dim\": \"1000\", \"output_dim\": \"64\"", user,
+                        user_table, -1);
     unsigned item = net_var(n, "item"), item_table = net_var(n, "item_weight");
-    unsigned b = net_op(n, "Embedding", "item_embed", "\"input_dim\": \"500\", \"output_dim\": \"64\"", item, item_table, -1);
+    unsigned b = net_op(n, "Embedding", "item_embed", "\"input_dim\": \"500\", \"output_dim\": \"64\"", item,
+                        item_table, -1);
     if (hidden) {
         unsigned w = net_var(n, "hidden_weight"), bias = net_var(n, "hidden_bias");
         b = net_op(n, "FullyConnected", "hidden", "\"num_hidden\": \"64\"", b, w, bias, -1);
@@ -72,7 +74,8 @@ struct bytes net_factorization(struct net *n, bool hidden)
     return net_end(n, net_op(n, "LinearRegressionOutput", "loss", "", flat, score, -1));
 }
 
-static unsigned layer(struct net *n, unsigned x, const char *op, const char *name, const char *attrs, const char *const *params)
+static unsigned layer(struct net *n, unsigned x, const char *op, const char *name, const char *attrs,
+                      const char *const *params)
 {
     char text[80];
     int inputs[8] = {(int)x};
@@ -104,7 +107,8 @@ static unsigned classifier(struct net *n, unsigned x)
 
 struct bytes net_residual(struct net *n, unsigned units)
 {
-    const char *conv = "\"kernel\": \"(3, 3)\", \"stride\": \"(1, 1)\", \"pad\": \"(1, 1)\", \"num_filter\": \"16\", \"no_bias\": \"True\"";
+    const char *conv = "\"kernel\": \"(3, 3)\", \"stride\": \"(1, 1)\", \"pad\": \"(1, 1)\", \"num_filter\": "
+                       "\"16\", \"no_bias\": \"True\"";
     unsigned x = layer(n, net_var(n, "data"), "Convolution", "conv0", conv, weight);
     char t[64];
 
@@ -119,12 +123,13 @@ struct bytes net_residual(struct net *n, unsigned units)
     return net_end(n, classifier(n, x));
 }
 
-static unsigned branch(struct net *n, unsigned x, unsigned block, const char *name, unsigned kernel, unsigned filters)
+static unsigned branch(struct net *n, unsigned x, unsigned block, const char *name, unsigned kernel,
+                       unsigned filters)
 {
     char t[64], attrs[160];
 
-    snprintf(attrs, sizeof attrs, "\"kernel\": \"(%u, %u)\", \"pad\": \"(%u, %u)\", \"num_filter\": \"%u\"", kernel, kernel, kernel / 2,
-             kernel / 2, filters);
+    snprintf(attrs, sizeof attrs, "\"kernel\": \"(%u, %u)\", \"pad\": \"(%u, %u)\", \"num_filter\": \"%u\"",
+             kernel, kernel, kernel / 2, kernel / 2, filters);
     x = layer(n, x, "Convolution", named(t, "in", block, name), attrs, weight_bias);
     char relu[80];
     snprintf(relu, sizeof relu, "%s_relu", t);
@@ -133,7 +138,8 @@ static unsigned branch(struct net *n, unsigned x, unsigned block, const char *na
 
 struct bytes net_inception(struct net *n, unsigned blocks)
 {
-    const char *pool = "\"kernel\": \"(3, 3)\", \"stride\": \"(1, 1)\", \"pad\": \"(1, 1)\", \"pool_type\": \"max\"";
+    const char *pool =
+        "\"kernel\": \"(3, 3)\", \"stride\": \"(1, 1)\", \"pad\": \"(1, 1)\", \"pool_type\": \"max\"";
     unsigned x = net_var(n, "data");
     char t[64];
 

@@ -43,7 +43,8 @@ static struct layout_point along(struct layout_point a, struct layout_point b, d
     double u = 1 - t, middle = (a.y + b.y) / 2;
 
     return (struct layout_point){a.x * (u * u * u + 3 * u * u * t) + b.x * (3 * u * t * t + t * t * t),
-                                 u * u * u * a.y + 3 * u * u * t * middle + 3 * u * t * t * middle + t * t * t * b.y};
+                                 u * u * u * a.y + 3 * u * u * t * middle + 3 * u * t * t * middle +
+                                     t * t * t * b.y};
 }
 
 /* Boxes are bucketed by rank, so that this is quick for thousands. */
@@ -71,7 +72,8 @@ static void check_geometry(const struct layout *l)
                 struct layout_point at = along(p[0], p[1], t / 16.0);
                 CHECK(at.x >= -0.01 && at.x <= l->width + 0.01 && at.y >= -0.01 && at.y <= l->height + 0.01);
                 for (size_t k = first[from->rank]; k < first[to->rank + 1]; k++)
-                    if (is_inside(by_rank[k], at.x, at.y)) test_fail(__FILE__, __LINE__, "arrow %zu runs through a box", i);
+                    if (is_inside(by_rank[k], at.x, at.y))
+                        test_fail(__FILE__, __LINE__, "arrow %zu runs through a box", i);
             }
     }
     mem_free(by_rank);

@@ -187,7 +187,7 @@ TEST(a_symbol_file_that_is_cut_anywhere_is_an_error)
     net_fini(&n);
 }
 
-/* ---- ONNX ------------------------------------------------------------------------------------------------------- */
+/* ---- ONNX ---------------------------------------------------------------------------------------------------- */
 
 static void put_varint(struct buf *b, uint64_t v)
 {
@@ -219,7 +219,8 @@ static void put_message(struct buf *b, unsigned field, struct buf *m)
     *m = (struct buf){0};
 }
 
-static void put_tensor(struct buf *graph, const char *name, unsigned dtype, const uint64_t *dims, size_t count, const int64_t *ints)
+static void put_tensor(struct buf *graph, const char *name, unsigned dtype, const uint64_t *dims, size_t count,
+                       const int64_t *ints)
 {
     struct buf t = {0};
 
@@ -230,7 +231,8 @@ static void put_tensor(struct buf *graph, const char *name, unsigned dtype, cons
     put_message(graph, 5, &t);
 }
 
-static void put_value_info(struct buf *graph, unsigned field, const char *name, const char *batch, const uint64_t *dims, size_t count)
+static void put_value_info(struct buf *graph, unsigned field, const char *name, const char *batch,
+                           const uint64_t *dims, size_t count)
 {
     struct buf dim = {0}, shape = {0}, tensor = {0}, type = {0}, info = {0};
 
@@ -259,7 +261,8 @@ static void put_ints(struct buf *node, const char *name, const uint64_t *v, size
     put_message(node, 5, &a);
 }
 
-static void begin_node(struct buf *node, const char *op, const char *name, const char *in0, const char *in1, const char *out)
+static void begin_node(struct buf *node, const char *op, const char *name, const char *in0, const char *in1,
+                       const char *out)
 {
     put_text(node, 1, in0);
     if (in1 != NULL) put_text(node, 1, in1);
@@ -349,13 +352,18 @@ TEST(onnx_with_a_cycle_or_a_missing_value_names_the_node)
     buf_fini(&file);
 }
 
-/* ---- keys ------------------------------------------------------------------------------------------------------- */
+/* ---- keys ---------------------------------------------------------------------------------------------------- */
 
 TEST(keys_become_a_tree_by_their_prefixes)
 {
     const struct viz_key keys[] = {
-        {.name = "a_1_conv_weight"}, {.name = "a_1_bn_gamma"}, {.name = "a_1_bn_moving_mean"}, {.name = "a_2_conv_weight"},
-        {.name = "b"}, {.name = "a_1_conv_bias"}, {.name = "a_2_bn_gamma"},
+        {.name = "a_1_conv_weight"},
+        {.name = "a_1_bn_gamma"},
+        {.name = "a_1_bn_moving_mean"},
+        {.name = "a_2_conv_weight"},
+        {.name = "b"},
+        {.name = "a_1_conv_bias"},
+        {.name = "a_2_bn_gamma"},
     };
     struct viz_graph g = {0};
     struct error e;

@@ -26,7 +26,8 @@ static void check_row(const struct row *r)
         snprintf(name, sizeof name, "in%u", count++);
         net_var(&n, name);
     }
-    net_op(&n, r->op, "op", r->attrs, count > 0 ? 0 : -1, count > 1 ? 1 : -1, count > 2 ? 2 : -1, count > 3 ? 3 : -1, -1);
+    net_op(&n, r->op, "op", r->attrs, count > 0 ? 0 : -1, count > 1 ? 1 : -1, count > 2 ? 2 : -1,
+           count > 3 ? 3 : -1, -1);
     CHECK_OK(viz_read(&g, net_end(&n, count), &e), &e);
     viz_roles(&g);
     for (unsigned i = 0; i < count; i++) {
@@ -38,7 +39,8 @@ static void check_row(const struct row *r)
     }
     viz_infer(&g);
     viz_shape_text(&g.nodes[count].shapes[0], shape);
-    if (strcmp(shape, r->output) != 0) test_fail(__FILE__, __LINE__, "%s {%s}: %s, not %s", r->op, r->attrs, shape, r->output);
+    if (strcmp(shape, r->output) != 0)
+        test_fail(__FILE__, __LINE__, "%s {%s}: %s, not %s", r->op, r->attrs, shape, r->output);
     if (r->suggested != NULL) {
         viz_shape_text(&g.nodes[1].shapes[0], shape);
         if (strcmp(shape, r->suggested) != 0)

@@ -1,5 +1,5 @@
-/* What is written: texts, drawings, escapes. Golden files lie in tests/golden; WRITE_GOLDEN=1 writes them anew, and the
- * difference is then to be looked at. */
+/* What is written: texts, drawings, escapes. Golden files lie in tests/golden; WRITE_GOLDEN=1 writes them anew,
+ * and the difference is then to be looked at. */
 #include "tests/lib/nets.h"
 #include "tests/lib/test.h"
 #include "service/base/mem.h"
@@ -114,8 +114,10 @@ TEST(labels_and_colours_of_mxnet_are_kept)
     struct buf out = {0};
     struct error e;
 
-    unsigned data = net_var(&n, "data"), w = net_var(&n, "c_weight"), gamma = net_var(&n, "b_gamma"), odd = net_var(&n, "W");
-    unsigned x = net_op(&n, "Convolution", "c", "\"kernel\": \"(3, 5)\", \"stride\": \"(2, 1)\", \"num_filter\": \"64\"", data, w, -1);
+    unsigned data = net_var(&n, "data"), w = net_var(&n, "c_weight"), gamma = net_var(&n, "b_gamma"),
+             odd = net_var(&n, "W");
+    unsigned x = net_op(&n, "Convolution", "c",
+                        "\"kernel\": \"(3, 5)\", \"stride\": \"(2, 1)\", \"num_filter\": \"64\"", data, w, -1);
     x = net_op(&n, "Convolution", "c2", "\"kernel\": \"(3, 3)\", \"num_filter\": \"8\"", x, odd, -1);
     x = net_op(&n, "BatchNorm", "b", "", x, gamma, -1);
     x = net_op(&n, "Activation", "a", "\"act_type\": \"relu\"", x, -1);
@@ -129,7 +131,9 @@ TEST(labels_and_colours_of_mxnet_are_kept)
     unsigned other = net_op(&n, "Reshape", "r", "\"shape\": \"(0, -1)\"", x, -1);
     x = net_op(&n, "Concat", "co", "", x, other, -1);
     unsigned soft = net_op(&n, "Softmax", "s", "", x, -1);
-    CHECK_OK(render(net_end(&n, net_op(&n, "SoftmaxOutput", "so", "", soft, -1)), "{'format': 'dot', 'view': 'mxnet'}", &out, &e), &e);
+    CHECK_OK(render(net_end(&n, net_op(&n, "SoftmaxOutput", "so", "", soft, -1)),
+                    "{'format': 'dot', 'view': 'mxnet'}", &out, &e),
+             &e);
     check_golden("mxnet_labels.dot", &out);
     buf_fini(&out);
     net_fini(&n);
@@ -157,7 +161,8 @@ TEST(a_block_that_repeats_is_one_sentence)
     struct error e;
 
     CHECK_OK(render(net_residual(&n, 9), "{'format': 'text'}", &out, &e), &e);
-    CHECK_SAYS(text_of(&out), "`unit0_bn1` to `unit8_plus`: a block, 9 times over, each behind the one before: BatchNorm, Activation relu");
+    CHECK_SAYS(text_of(&out), "`unit0_bn1` to `unit8_plus`: a block, 9 times over, each behind the one before: "
+                              "BatchNorm, Activation relu");
     CHECK(strstr(text_of(&out), "8. ") == NULL);
     buf_fini(&out);
     net_fini(&n);
@@ -171,7 +176,8 @@ TEST(every_parameter_is_counted_once)
 
     unsigned ids = net_var(&n, "ids"), table = net_var(&n, "table_weight");
     const char *attrs = "\"input_dim\": \"100\", \"output_dim\": \"4\"";
-    unsigned a = net_op(&n, "Embedding", "a", attrs, ids, table, -1), b = net_op(&n, "Embedding", "b", attrs, ids, table, -1);
+    unsigned a = net_op(&n, "Embedding", "a", attrs, ids, table, -1),
+             b = net_op(&n, "Embedding", "b", attrs, ids, table, -1);
     unsigned sum = net_op(&n, "elemwise_add", "sum", "", a, b, -1), custom = net_var(&n, "odd_weight");
     CHECK_OK(render(net_end(&n, net_op(&n, "Custom", "c", "\"op_type\": \"x\"", sum, custom, -1)),
                     "{'format': 'summary-json', 'keys': [{'key': 'odd_weight', 'shape': [3, 5], 'dtype': 'float16', 'updater': 'adam'}]}", &out, &e), &e);
@@ -202,7 +208,8 @@ TEST(names_with_anything_in_them_survive_and_break_nothing)
         for (size_t v = 0; v < 4; v++) {
             struct buf out = {0};
             char options[200];
-            snprintf(options, sizeof options, "{'format': '%s', 'view': '%s', 'title': 't<&>'}", formats[f], views[v]);
+            snprintf(options, sizeof options, "{'format': '%s', 'view': '%s', 'title': 't<&>'}", formats[f],
+                     views[v]);
             CHECK_OK(render(file, options, &out, &e), &e);
             CHECK(bytes_is_utf8(bytes_of(out.at, out.size - 1)));
             CHECK_SAYS(text_of(&out), "reducci\u00f3n \u4e2d");
@@ -225,8 +232,11 @@ TEST(keys_colour_their_boxes_and_the_legend_tells_the_scale)
     struct error e;
     struct bytes file = net_factorization(&n, false);
 
-    CHECK_OK(render(file, "{'color': 'version', 'keys': [{'key': 'user_weight', 'version': 3, 'shape': [1000, 64]}, "
-                          "{'key': 'item_weight', 'version': 10, 'shape': [500, 64]}]}", &out, &e), &e);
+    CHECK_OK(render(file,
+                    "{'color': 'version', 'keys': [{'key': 'user_weight', 'version': 3, 'shape': [1000, 64]}, "
+                    "{'key': 'item_weight', 'version': 10, 'shape': [500, 64]}]}",
+                    &out, &e),
+             &e);
     CHECK_SAYS(text_of(&out), "class=\"b layer q0\" data-name=\"user_embed\"");
     CHECK_SAYS(text_of(&out), "class=\"p q6\" data-key=\"item_weight\"");
     CHECK_SAYS(text_of(&out), "graph colored");
@@ -249,8 +259,11 @@ TEST(a_store_without_a_network_is_drawn_as_a_tree)
     struct buf out = {0};
     struct error e;
 
-    CHECK_OK(render((struct bytes){0}, "{'store': 'my store', 'keys': [{'key': 'fc1_weight', 'shape': [4, 2]}, {'key': 'fc1_bias', 'shape': [4]}]}",
-                    &out, &e), &e);
+    CHECK_OK(render((struct bytes){0},
+                    "{'store': 'my store', 'keys': [{'key': 'fc1_weight', 'shape': [4, 2]}, {'key': 'fc1_bias', "
+                    "'shape': [4]}]}",
+                    &out, &e),
+             &e);
     check_xml(text_of(&out));
     CHECK_SAYS(text_of(&out), ">my store</text>");
     CHECK_SAYS(text_of(&out), "data-key=\"fc1_weight\"");

@@ -1,5 +1,5 @@
-/* Memory that is freed all at once: a graph, or the scratch of a layout, is thousands of small things that live and die
- * together. One thread at a time. */
+/* Memory that is freed all at once: a graph, or the scratch of a layout, is thousands of small things that live
+ * and die together. One thread at a time. */
 #ifndef WEB_VIZ_ARENA_H
 #define WEB_VIZ_ARENA_H
 

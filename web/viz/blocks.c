@@ -16,7 +16,8 @@ static enum status add_run(struct finder *f, size_t first, size_t length, size_t
     void *runs = f->runs;
     enum status s = mem_grow(&runs, &f->run_capacity, f->run_count + 1, sizeof *f->runs, f->e);
     f->runs = runs;
-    if (s == STATUS_OK) f->runs[f->run_count++] = (struct viz_run){(uint32_t)first, (uint32_t)length, (uint32_t)copies};
+    if (s == STATUS_OK)
+        f->runs[f->run_count++] = (struct viz_run){(uint32_t)first, (uint32_t)length, (uint32_t)copies};
     return s;
 }
 
@@ -79,13 +80,14 @@ static enum status choose(struct finder *f, struct arena *a, struct viz_run **ou
     return STATUS_OK;
 }
 
-enum status viz_runs_find(const struct viz_item *items, size_t count, struct arena *a, struct viz_run **out, size_t *run_count,
-                          struct error *e)
+enum status viz_runs_find(const struct viz_item *items, size_t count, struct arena *a, struct viz_run **out,
+                          size_t *run_count, struct error *e)
 {
     struct finder f = {.items = items, .count = count, .e = e};
     enum status s = STATUS_OK;
 
-    for (size_t length = 1; length <= BLOCK_LENGTH_MAX && length < count && s == STATUS_OK; length++) s = find_length(&f, length);
+    for (size_t length = 1; length <= BLOCK_LENGTH_MAX && length < count && s == STATUS_OK; length++)
+        s = find_length(&f, length);
     if (s == STATUS_OK) s = choose(&f, a, out, run_count);
     mem_free(f.runs);
     return s;

@@ -19,7 +19,7 @@ struct viz_run {                     /* items [first, first + length * copies) a
 enum { BLOCK_LENGTH_MAX = 200, BLOCK_COPIES_MIN = 3, BLOCK_SAVED_MIN = 4 };
 
 /* Runs that do not overlap, the most saving first, then sorted by place; in the arena. */
-enum status viz_runs_find(const struct viz_item *items, size_t count, struct arena *a, struct viz_run **out, size_t *run_count,
-                          struct error *e) MUST_CHECK;
+enum status viz_runs_find(const struct viz_item *items, size_t count, struct arena *a, struct viz_run **out,
+                          size_t *run_count, struct error *e) MUST_CHECK;
 
 #endif

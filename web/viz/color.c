@@ -32,7 +32,9 @@ static double value_of(const struct viz_picture *p, const struct viz_node *n)
     uint64_t count;
 
     if (p->look.color == COLOR_SIZE)
-        return n->output_count > 0 && viz_shape_count(&n->shapes[0], &count) ? (double)count * (double)viz_dtype_size(n->dtype) : NAN;
+        return n->output_count > 0 && viz_shape_count(&n->shapes[0], &count)
+                   ? (double)count * (double)viz_dtype_size(n->dtype)
+                   : NAN;
     return n->key != NULL ? n->key->measures[p->look.color - COLOR_MEASURE] : NAN;
 }
 
@@ -79,7 +81,9 @@ static enum status write_legend(struct viz_picture *p, const struct range *r, st
     double low = scaled(r, r->low), high = scaled(r, r->high);
 
     for (int i = 0; i < QUANTA && r->any; i++) {
-        double v = i + 1 == QUANTA ? r->high : r->is_log ? exp(low + (high - low) * i / QUANTA) : low + (high - low) * i / QUANTA;
+        double v = i + 1 == QUANTA ? r->high
+                   : r->is_log     ? exp(low + (high - low) * i / QUANTA)
+                                   : low + (high - low) * i / QUANTA;
         if (r->low == r->high && i != QUANTA / 2) continue;
         p->legend.texts[i] = legend_text(p, v);
         if (p->legend.texts[i] == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for the picture");
@@ -109,7 +113,8 @@ static void color_boxes(struct viz_picture *p)
             if (p->quantum_of[i] > p->boxes[b].quantum) p->boxes[b].quantum = p->quantum_of[i];
             for (size_t k = 0; k < g->nodes[i].input_count; k++) {
                 uint32_t from = g->nodes[i].inputs[k].node;
-                if (p->box_of[from] == VIZ_NO_BOX && p->quantum_of[from] > p->boxes[b].quantum) p->boxes[b].quantum = p->quantum_of[from];
+                if (p->box_of[from] == VIZ_NO_BOX && p->quantum_of[from] > p->boxes[b].quantum)
+                    p->boxes[b].quantum = p->quantum_of[from];
             }
         }
 }

@@ -34,12 +34,12 @@ static int file_of(struct bytes svg)
     return fd;
 }
 
-/* Directly, never by a shell; with no descriptor but the three, and with signals as a new program expects them. 0 or an
- * error number. */
+/* Directly, never by a shell; with no descriptor but the three, and with signals as a new program expects them. 0
+ * or an error number. */
 static int start(int in, int out, const char *format, pid_t *pid)
 {
-    char *const arguments[] = {(char *)(uintptr_t)"rsvg-convert", (char *)(uintptr_t)"--unlimited", (char *)(uintptr_t)"--format",
-                               (char *)(uintptr_t)format, NULL};
+    char *const arguments[] = {(char *)(uintptr_t) "rsvg-convert", (char *)(uintptr_t) "--unlimited",
+                               (char *)(uintptr_t) "--format", (char *)(uintptr_t)format, NULL};
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attrs;
     sigset_t none, standard;
@@ -84,7 +84,9 @@ static enum status collect(int fd, struct buf *out, struct error *e)
     for (;;) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
         int64_t left = until - now_ms();
-        if (left <= 0) return error_set(e, REASON_DEADLINE, "rsvg-convert did not end within %d s; svg is quicker", CONVERT_MS / 1000);
+        if (left <= 0)
+            return error_set(e, REASON_DEADLINE, "rsvg-convert did not end within %d s; svg is quicker",
+                             CONVERT_MS / 1000);
         if (poll(&p, 1, (int)left) <= 0) continue;
         void *room = buf_room(out, PIECE);
         if (room == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for the drawing");
@@ -93,7 +95,8 @@ static enum status collect(int fd, struct buf *out, struct error *e)
         if (n == 0) return STATUS_OK;
         if (n < 0 && errno != EINTR) return error_set(e, REASON_SYSTEM, "rsvg-convert: %s", strerror(errno));
         if (out->size - start_size > CONVERTED_MAX)
-            return error_set(e, REASON_TOO_LARGE, "the drawing has more than %d bytes; svg is smaller", CONVERTED_MAX);
+            return error_set(e, REASON_TOO_LARGE, "the drawing has more than %d bytes; svg is smaller",
+                             CONVERTED_MAX);
     }
 }
 
@@ -105,8 +108,11 @@ static enum status end(pid_t pid, enum status s, const char *format, struct erro
     while (waitpid(pid, &state, 0) < 0 && errno == EINTR) continue;
     if (s != STATUS_OK || (WIFEXITED(state) && WEXITSTATUS(state) == 0)) return s;
     if (WIFEXITED(state) && WEXITSTATUS(state) == 127) /* how some systems tell that there is no such program */
-        return error_set(e, REASON_UNIMPLEMENTED, "%s needs rsvg-convert: install the package librsvg2-bin. svg needs nothing.", format);
-    return error_set(e, REASON_TOO_LARGE, "rsvg-convert could not make %s of this drawing, perhaps because it is too large; svg can be had", format);
+        return error_set(e, REASON_UNIMPLEMENTED,
+                         "%s needs rsvg-convert: install the package librsvg2-bin. svg needs nothing.", format);
+    return error_set(
+        e, REASON_TOO_LARGE,
+        "rsvg-convert could not make %s of this drawing, perhaps because it is too large; svg can be had", format);
 }
 
 enum status viz_convert(struct bytes svg, const char *format, struct buf *out, struct error *e)
@@ -122,9 +128,10 @@ enum status viz_convert(struct bytes svg, const char *format, struct buf *out, s
     }
     int code = start(in, pipes[1], format, &pid);
     if (code != 0) {
-        s = code == ENOENT ? error_set(e, REASON_UNIMPLEMENTED, "%s needs rsvg-convert: install the package librsvg2-bin. svg needs nothing.",
-                                       format)
-                           : error_set(e, REASON_SYSTEM, "rsvg-convert: %s", strerror(code));
+        s = code == ENOENT
+                ? error_set(e, REASON_UNIMPLEMENTED,
+                            "%s needs rsvg-convert: install the package librsvg2-bin. svg needs nothing.", format)
+                : error_set(e, REASON_SYSTEM, "rsvg-convert: %s", strerror(code));
         goto out;
     }
     prlimit(pid, RLIMIT_AS, &memory, NULL);

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A description goes step by step from the inputs to the outputs: boxes of the default picture, nearest to the inputs
- * first; boxes that do the same to one input each are one sentence. */
+/* A description goes step by step from the inputs to the outputs: boxes of the default picture, nearest to the
+ * inputs first; boxes that do the same to one input each are one sentence. */
 struct teller {
     struct buf *out;
     const struct viz_picture *p;
@@ -34,7 +34,8 @@ static void list_steps(struct teller *t)
     t->steps = mem_array(l->box_count, sizeof *t->steps);
     if (depth == NULL || t->steps == NULL) t->out->failed = true;
     for (size_t i = 0; !t->out->failed && i < l->arrow_count; i++)
-        if (depth[l->arrows[i].to] <= depth[l->arrows[i].from]) depth[l->arrows[i].to] = depth[l->arrows[i].from] + 1;
+        if (depth[l->arrows[i].to] <= depth[l->arrows[i].from])
+            depth[l->arrows[i].to] = depth[l->arrows[i].from] + 1;
     for (uint32_t i = 0; !t->out->failed && i < l->box_count; i++) {
         const struct viz_node *n = &t->g->nodes[t->p->boxes[i].first];
         if (n->op != NULL || t->p->boxes[i].is_group) t->steps[t->step_count++] = (struct step){depth[i], i};
@@ -43,7 +44,7 @@ static void list_steps(struct teller *t)
     mem_free(depth);
 }
 
-/* ---- parts of sentences ----------------------------------------------------------------------------------------- */
+/* ---- parts of sentences -------------------------------------------------------------------------------------- */
 
 /* "`a`", "`a` and `b`", "`a`, `b` and `c`" */
 static void add_joint(struct buf *out, size_t i, size_t count)
@@ -55,7 +56,8 @@ static void add_shape(struct buf *out, const struct viz_node *n)
 {
     char text[VIZ_SHAPE_TEXT];
 
-    if (n->output_count > 0 && n->shapes[0].ndim != VIZ_UNKNOWN) buf_format(out, " %s", viz_shape_text(&n->shapes[0], text));
+    if (n->output_count > 0 && n->shapes[0].ndim != VIZ_UNKNOWN)
+        buf_format(out, " %s", viz_shape_text(&n->shapes[0], text));
 }
 
 static void tell_number(struct teller *t) { buf_format(t->out, "%u. ", ++t->said); }
@@ -78,7 +80,8 @@ static void tell_inputs(struct teller *t)
 }
 
 /* Parameters of the boxes [from, to). */
-static uint32_t walk_params(const struct teller *t, size_t from, size_t to, bool tell, uint32_t total, uint64_t *elements)
+static uint32_t walk_params(const struct teller *t, size_t from, size_t to, bool tell, uint32_t total,
+                            uint64_t *elements)
 {
     uint32_t count = 0;
     uint64_t n;
@@ -94,7 +97,8 @@ static uint32_t walk_params(const struct teller *t, size_t from, size_t to, bool
                     add_shape(t->out, v);
                 }
                 count++;
-                if (v->output_count > 0 && viz_shape_count(&v->shapes[0], &n) && n < UINT64_MAX / 2 - *elements) *elements += n;
+                if (v->output_count > 0 && viz_shape_count(&v->shapes[0], &n) && n < UINT64_MAX / 2 - *elements)
+                    *elements += n;
             }
     return count;
 }
@@ -121,7 +125,7 @@ static void tell_params(struct teller *t, size_t from, size_t to)
     buf_text(t->out, ".");
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------------ */
+/* ---- steps --------------------------------------------------------------------------------------------------- */
 
 /* The only input that is no parameter; NULL: there are several, or none. */
 static const struct viz_node *only_input(const struct teller *t, const struct viz_node *n)
@@ -142,12 +146,14 @@ static bool same_deed(const struct teller *t, size_t a, size_t b)
     const struct viz_node *x = node_of(t, a), *y = node_of(t, b);
     struct buf left = {0}, right = {0};
 
-    if (t->g->is_tree || t->steps[a].depth != t->steps[b].depth || t->p->boxes[t->steps[a].box].is_group || t->p->boxes[t->steps[b].box].is_group ||
-        x->op == NULL || y->op == NULL || strcmp(x->op, y->op) != 0 || only_input(t, x) == NULL || only_input(t, y) == NULL)
+    if (t->g->is_tree || t->steps[a].depth != t->steps[b].depth || t->p->boxes[t->steps[a].box].is_group ||
+        t->p->boxes[t->steps[b].box].is_group || x->op == NULL || y->op == NULL || strcmp(x->op, y->op) != 0 ||
+        only_input(t, x) == NULL || only_input(t, y) == NULL)
         return false;
     viz_op_fill_for(&left, x->kind->phrase, t->g, x, "");
     viz_op_fill_for(&right, y->kind->phrase, t->g, y, "");
-    bool same = !left.failed && !right.failed && bytes_equal(bytes_of(left.at, left.size), bytes_of(right.at, right.size));
+    bool same = !left.failed && !right.failed &&
+                bytes_equal(bytes_of(left.at, left.size), bytes_of(right.at, right.size));
     buf_fini(&left);
     buf_fini(&right);
     return same;
@@ -182,7 +188,8 @@ static void tell_step(struct teller *t, size_t from, size_t to)
     }
     buf_add(&inputs, "", 1);
     buf_text(t->out, ": ");
-    viz_op_fill_for(t->out, n->kind->phrase, t->g, n, to - from > 1 && !inputs.failed ? (const char *)inputs.at : NULL);
+    viz_op_fill_for(t->out, n->kind->phrase, t->g, n,
+                    to - from > 1 && !inputs.failed ? (const char *)inputs.at : NULL);
     buf_text(t->out, ".");
     tell_params(t, from, to);
     if (n->output_count > 0 && n->shapes[0].ndim != VIZ_UNKNOWN) {
@@ -234,13 +241,16 @@ static void tell_end(struct teller *t)
         }
         if (!viz_is_param(v)) continue;
         arrays++;
-        if (v->output_count > 0 && viz_shape_count(&v->shapes[0], &n) && n < UINT64_MAX / 2 - elements) elements += n;
+        if (v->output_count > 0 && viz_shape_count(&v->shapes[0], &n) && n < UINT64_MAX / 2 - elements)
+            elements += n;
         else unknown++;
     }
     buf_text(t->out, t->g->is_tree ? "Parameters: " : heads == 0 ? "none. Parameters: " : ". Parameters: ");
     viz_add_count(t->out, elements);
     buf_format(t->out, " numbers in %u array%s", arrays, arrays == 1 ? "" : "s");
-    if (unknown > 0) buf_format(t->out, ", %u of which %s of unknown shape and not counted", unknown, unknown == 1 ? "is" : "are");
+    if (unknown > 0)
+        buf_format(t->out, ", %u of which %s of unknown shape and not counted", unknown,
+                   unknown == 1 ? "is" : "are");
     buf_text(t->out, ".\n");
 }
 

@@ -17,16 +17,20 @@ static void add_quoted(struct buf *out, const char *text)
 static const char *fill_color(const struct viz_picture *p, const struct viz_box *b)
 {
     static const char *const families[FAMILY_COUNT] = {
-        [FAMILY_OTHER] = "#eef0f1", [FAMILY_DATA] = "#dcefe8", [FAMILY_LAYER] = "#f7e2dd", [FAMILY_ACTIVATION] = "#f2eed6",
-        [FAMILY_NORM] = "#e6e4f3", [FAMILY_POOL] = "#dcebf3", [FAMILY_SHAPE] = "#f6ead7", [FAMILY_SOFTMAX] = "#e6efd8",
-        [FAMILY_LOSS] = "#e6efd8", [FAMILY_MATH] = "#f0e3ed", [FAMILY_BLOCK] = "#e2e8eb",
+        [FAMILY_OTHER] = "#eef0f1",      [FAMILY_DATA] = "#dcefe8",    [FAMILY_LAYER] = "#f7e2dd",
+        [FAMILY_ACTIVATION] = "#f2eed6", [FAMILY_NORM] = "#e6e4f3",    [FAMILY_POOL] = "#dcebf3",
+        [FAMILY_SHAPE] = "#f6ead7",      [FAMILY_SOFTMAX] = "#e6efd8", [FAMILY_LOSS] = "#e6efd8",
+        [FAMILY_MATH] = "#f0e3ed",       [FAMILY_BLOCK] = "#e2e8eb",
     };
     static const struct { const char *op, *color; } mxnet[] = {
-        {"Convolution", "#fb8072"}, {"FullyConnected", "#fb8072"}, {"Activation", "#ffffb3"}, {"LeakyReLU", "#ffffb3"},
-        {"BatchNorm", "#bebada"}, {"Pooling", "#80b1d3"}, {"Concat", "#fdb462"}, {"Flatten", "#fdb462"}, {"Reshape", "#fdb462"},
+        {"Convolution", "#fb8072"}, {"FullyConnected", "#fb8072"}, {"Activation", "#ffffb3"},
+        {"LeakyReLU", "#ffffb3"},
+        {"BatchNorm", "#bebada"}, {"Pooling", "#80b1d3"}, {"Concat", "#fdb462"}, {"Flatten", "#fdb462"},
+        {"Reshape", "#fdb462"},
         {"Softmax", "#b3de69"},
     };
-    static const char *const quanta[] = {"#e6f0fa", "#cbdff1", "#a6cbe6", "#79b2da", "#3f86bf", "#1c609f", "#0a3a75"};
+    static const char *const quanta[] = {"#e6f0fa", "#cbdff1", "#a6cbe6", "#79b2da",
+                                         "#3f86bf", "#1c609f", "#0a3a75"};
     const char *op = p->graph->nodes[b->first].op;
 
     if (b->quantum >= 0) return quanta[b->quantum];
@@ -41,7 +45,8 @@ static void write_attrs(struct buf *out, const struct viz_picture *p, const json
     bool mxnet = p->look.view == VIEW_mxnet;
     const struct { const char *name, *value; } standard[] = {
         {"shape", "box"}, {"fixedsize", mxnet ? "true" : "false"}, {"width", mxnet ? "1.3" : "0.8"},
-        {"height", mxnet ? "0.8034" : "0.4"}, {"style", mxnet ? "filled" : "filled,rounded"}, {"fontname", "Helvetica"},
+        {"height", mxnet ? "0.8034" : "0.4"}, {"style", mxnet ? "filled" : "filled,rounded"},
+        {"fontname", "Helvetica"},
     };
     const char *name, *sep = "";
     json_t *value;
@@ -86,13 +91,15 @@ static void write_node(struct buf *out, const struct viz_picture *p, const struc
 
 void viz_write_dot(struct buf *out, const struct viz_picture *p, const char *title, const json_t *attrs)
 {
-    static const char *const directions[] = {[DIRECTION_DOWN] = "TB", [DIRECTION_UP] = "BT", [DIRECTION_RIGHT] = "LR"};
+    static const char *const directions[] = {
+        [DIRECTION_DOWN] = "TB", [DIRECTION_UP] = "BT", [DIRECTION_RIGHT] = "LR"};
 
     buf_text(out, "digraph ");
     add_quoted(out, title);
     buf_format(out, " {\n\trankdir=%s\n", directions[p->look.direction]);
     write_attrs(out, p, attrs);
-    buf_format(out, "\tedge [arrowhead=%s fontname=\"Helvetica\"]\n", p->look.view == VIEW_mxnet ? "open" : "normal");
+    buf_format(out, "\tedge [arrowhead=%s fontname=\"Helvetica\"]\n",
+               p->look.view == VIEW_mxnet ? "open" : "normal");
     for (size_t i = 0; i < p->layout.box_count; i++) write_node(out, p, &p->boxes[i]);
     for (size_t i = 0; i < p->layout.arrow_count; i++) {
         const struct layout_arrow *a = &p->layout.arrows[i];

@@ -5,7 +5,10 @@
 #include <string.h>
 
 /* U+FFFE and U+FFFF are no characters of XML. */
-static bool is_no_character(const char *at) { return memcmp(at, "\xEF\xBF\xBE", 3) == 0 || memcmp(at, "\xEF\xBF\xBF", 3) == 0; }
+static bool is_no_character(const char *at)
+{
+    return memcmp(at, "\xEF\xBF\xBE", 3) == 0 || memcmp(at, "\xEF\xBF\xBF", 3) == 0;
+}
 
 void viz_add_xml(struct buf *out, const char *text)
 {

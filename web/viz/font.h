@@ -1,5 +1,5 @@
-/* How wide text is in Helvetica, Arial and Liberation Sans, whose advances are the same: boxes are as wide as what stands
- * in them, without asking a font. Static data, any thread. */
+/* How wide text is in Helvetica, Arial and Liberation Sans, whose advances are the same: boxes are as wide as what
+ * stands in them, without asking a font. Static data, any thread. */
 #ifndef WEB_VIZ_FONT_H
 #define WEB_VIZ_FONT_H
 

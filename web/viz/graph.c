@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* ---- element types ---------------------------------------------------------------------------------------------- */
+/* ---- element types ------------------------------------------------------------------------------------------- */
 
 static const struct { const char *name; size_t size; int64_t mxnet, onnx; } dtypes[] = {
 #define DTYPE_ROW(name, size, mxnet, onnx) {#name, size, mxnet, onnx},
@@ -42,7 +42,7 @@ enum viz_dtype viz_dtype_onnx(uint64_t number)
     return VIZ_DTYPE_unknown;
 }
 
-/* ---- building --------------------------------------------------------------------------------------------------- */
+/* ---- building ------------------------------------------------------------------------------------------------ */
 
 enum status viz_no_memory(struct error *e) { return error_set(e, REASON_NO_MEMORY, "no memory for the network"); }
 
@@ -89,8 +89,9 @@ struct viz_input *viz_inputs_new(struct viz_graph *g, size_t count, struct error
     struct viz_node *n = &g->nodes[g->node_count - 1];
 
     if (count > VIZ_EDGES_MAX - g->edge_count) {
-        error_set(e, REASON_TOO_LARGE, "node %zu ('%.100s'): with its %zu inputs the network has more than %d edges",
-                  g->node_count - 1, n->name, count, VIZ_EDGES_MAX);
+        error_set(e, REASON_TOO_LARGE,
+                  "node %zu ('%.100s'): with its %zu inputs the network has more than %d edges", g->node_count - 1,
+                  n->name, count, VIZ_EDGES_MAX);
         return NULL;
     }
     struct viz_input *inputs = ARENA_NEW(&g->arena, count, struct viz_input);
@@ -109,8 +110,8 @@ enum status viz_outputs_set(struct viz_graph *g, uint32_t index, size_t count, s
     struct viz_node *n = &g->nodes[index];
 
     if (count > VIZ_OUTPUTS_MAX)
-        return error_set(e, REASON_TOO_LARGE, "node %u ('%.100s') has %zu outputs; at most %d", index, n->name, count,
-                         VIZ_OUTPUTS_MAX);
+        return error_set(e, REASON_TOO_LARGE, "node %u ('%.100s') has %zu outputs; at most %d", index, n->name,
+                         count, VIZ_OUTPUTS_MAX);
     n->shapes = ARENA_NEW(&g->arena, count, struct viz_shape);
     if (n->shapes == NULL) return viz_no_memory(e);
     n->output_count = (uint32_t)count;
@@ -118,7 +119,7 @@ enum status viz_outputs_set(struct viz_graph *g, uint32_t index, size_t count, s
     return STATUS_OK;
 }
 
-/* ---- roles ------------------------------------------------------------------------------------------------------ */
+/* ---- roles --------------------------------------------------------------------------------------------------- */
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -131,7 +132,8 @@ static enum viz_role role_of_name(const struct viz_node *n)
 {
     static const struct { const char *end; enum viz_role role; } ends[] = {
         {"_weight", ROLE_PARAM}, {"_bias", ROLE_PARAM}, {"_beta", ROLE_PARAM}, {"_gamma", ROLE_PARAM},
-        {"_parameters", ROLE_PARAM}, {"_moving_mean", ROLE_AUX}, {"_moving_var", ROLE_AUX}, {"_running_mean", ROLE_AUX},
+        {"_parameters", ROLE_PARAM}, {"_moving_mean", ROLE_AUX}, {"_moving_var", ROLE_AUX},
+        {"_running_mean", ROLE_AUX},
         {"_running_var", ROLE_AUX}, {"_label", ROLE_LABEL},
     };
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
@@ -206,18 +208,20 @@ enum status viz_bind_keys(struct viz_graph *g, const struct viz_key *keys, size_
         if (n->key == NULL) continue;
         if (n->role != ROLE_AUX) n->role = ROLE_PARAM;
         if (n->key->dtype != VIZ_DTYPE_unknown) n->dtype = n->key->dtype;
-        if (n->output_count > 0 && n->key->shape.ndim >= 0) n->shapes[0] = n->key->shape; /* the store has the last word */
+        if (n->output_count > 0 && n->key->shape.ndim >= 0)
+            n->shapes[0] = n->key->shape; /* the store has the last word */
     }
     map_free(m);
     return s;
 }
 
-/* ---- attributes ------------------------------------------------------------------------------------------------- */
+/* ---- attributes ---------------------------------------------------------------------------------------------- */
 
 const char *viz_attr(const struct viz_node *n, const char *name)
 {
     static const char *const onnx[][2] = {
-        {"kernel", "kernel_shape"}, {"stride", "strides"}, {"pad", "pads"}, {"dilate", "dilations"}, {"num_group", "group"},
+        {"kernel", "kernel_shape"}, {"stride", "strides"}, {"pad", "pads"}, {"dilate", "dilations"},
+        {"num_group", "group"},
         {"axis", "axes"}, {"axes", "perm"}, {"keepdims", "keep_dims"}, {"eps", "epsilon"}, {"shape", "newshape"},
     };
     for (uint32_t i = 0; i < n->attr_count; i++)
@@ -264,7 +268,7 @@ size_t viz_attr_ints(const struct viz_node *n, const char *name, int64_t out[VIZ
     return count;
 }
 
-/* ---- shapes ----------------------------------------------------------------------------------------------------- */
+/* ---- shapes -------------------------------------------------------------------------------------------------- */
 
 const char *viz_shape_text(const struct viz_shape *s, char out[VIZ_SHAPE_TEXT])
 {
@@ -286,7 +290,8 @@ bool viz_shape_count(const struct viz_shape *s, uint64_t *out)
 
     if (s->ndim < 0) return false;
     for (int i = 0; i < s->ndim; i++)
-        if (s->dims[i] < 0 || __builtin_mul_overflow(n, (uint64_t)s->dims[i], &n) || n > (uint64_t)1 << 62) return false;
+        if (s->dims[i] < 0 || __builtin_mul_overflow(n, (uint64_t)s->dims[i], &n) || n > (uint64_t)1 << 62)
+            return false;
     *out = n;
     return true;
 }

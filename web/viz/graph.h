@@ -1,8 +1,8 @@
 /* A network as it was read: nodes in topological order, each with attributes and inputs. Readers (read.h) make it,
  * shape.h fills in what follows from it, view.h and text.h look at it.
  *
- * Pure memory: no thread, no clock, no global. One thread at a time. All text is UTF-8 without NUL, and everything but
- * the array of nodes lies in the graph's arena, so it lives as long as the graph. */
+ * Pure memory: no thread, no clock, no global. One thread at a time. All text is UTF-8 without NUL, and everything
+ * but the array of nodes lies in the graph's arena, so it lives as long as the graph. */
 #ifndef WEB_VIZ_GRAPH_H
 #define WEB_VIZ_GRAPH_H
 
@@ -10,18 +10,18 @@
 #include "web/viz/arena.h"
 
 enum {
-    VIZ_NODES_MAX = 20000,           /* above that nobody reads a picture, and a layout takes longer than a request may */
+    VIZ_NODES_MAX = 20000, /* above that nobody reads a picture, and a layout takes longer than a request may */
     VIZ_EDGES_MAX = 60000,
-    VIZ_NAME_MAX = 1024,             /* bytes of a name, an operator, an attribute's name */
-    VIZ_VALUE_MAX = 4096,            /* bytes of an attribute's value; more is cut, as it is only shown */
-    VIZ_ATTRS_MAX = 256,             /* of one node */
-    VIZ_OUTPUTS_MAX = 4096,          /* of one node */
+    VIZ_NAME_MAX = 1024, /* bytes of a name, an operator, an attribute's name */
+    VIZ_VALUE_MAX = 4096, /* bytes of an attribute's value; more is cut, as it is only shown */
+    VIZ_ATTRS_MAX = 256, /* of one node */
+    VIZ_OUTPUTS_MAX = 4096, /* of one node */
     VIZ_JSON_SIZE_MAX = 16 << 20,
-    VIZ_JSON_VALUES_MAX = 1500000,   /* of a file; each costs jansson some 80 bytes, whatever it costs its sender */
+    VIZ_JSON_VALUES_MAX = 1500000, /* of a file; each costs jansson some 80 bytes, whatever it costs its sender */
     VIZ_JSON_DEPTH_MAX = 64,
-    VIZ_INTS_MAX = 16,               /* elements of a constant that shapes may follow from */
+    VIZ_INTS_MAX = 16, /* elements of a constant that shapes may follow from */
     VIZ_DIMS = 8,
-    VIZ_MEMORY_MAX = 192 << 20       /* of one graph */
+    VIZ_MEMORY_MAX = 192 << 20 /* of one graph */
 };
 
 enum { VIZ_UNKNOWN = -1, VIZ_BATCH = -2 };   /* dimensions that are no numbers: "?" and "N" */
@@ -133,7 +133,8 @@ void viz_graph_fini(struct viz_graph *g);
 
 /* An empty node at the end; its number. Pointers to nodes are invalid after it. name and op are copied; op NULL: a
  * variable. TOO_LARGE above VIZ_NODES_MAX or with texts that are too long. */
-enum status viz_node_add(struct viz_graph *g, struct bytes name, struct bytes op, uint32_t *index, struct error *e) MUST_CHECK;
+enum status viz_node_add(struct viz_graph *g, struct bytes name, struct bytes op, uint32_t *index,
+                         struct error *e) MUST_CHECK;
 /* Lends room for the inputs of the last node. NULL and *e: too many, or no memory. */
 struct viz_input *viz_inputs_new(struct viz_graph *g, size_t count, struct error *e) MUST_CHECK;
 /* Gives a node so many outputs of unknown shape. */
@@ -144,9 +145,10 @@ enum status viz_no_memory(struct error *e);
 
 /* After all nodes are there: counts consumers, marks heads when the file named none, decides the roles. */
 void viz_roles(struct viz_graph *g);
-/* Binds keys of a store to the variables that have their names; those become parameters. The keys, and what they point
- * to, must outlive the graph. */
-enum status viz_bind_keys(struct viz_graph *g, const struct viz_key *keys, size_t count, struct error *e) MUST_CHECK;
+/* Binds keys of a store to the variables that have their names; those become parameters. The keys, and what they
+ * point to, must outlive the graph. */
+enum status viz_bind_keys(struct viz_graph *g, const struct viz_key *keys, size_t count,
+                          struct error *e) MUST_CHECK;
 
 /* The value of an attribute, under the name that MXNet or ONNX has for it; NULL: not there. */
 const char *viz_attr(const struct viz_node *n, const char *name);

@@ -100,7 +100,8 @@ static void add_arrow(struct buf *out, const struct viz_picture *p, size_t i)
 {
     const struct layout_arrow *a = &p->layout.arrows[i];
 
-    buf_format(out, "{\"from\":\"n%u\",\"to\":\"n%u\",\"points\":[", p->boxes[a->from].first, p->boxes[a->to].first);
+    buf_format(out, "{\"from\":\"n%u\",\"to\":\"n%u\",\"points\":[", p->boxes[a->from].first,
+               p->boxes[a->to].first);
     for (uint32_t k = 0; k < a->point_count; k++) {
         struct layout_point at = viz_turn(p, p->layout.points[a->point_first + k]);
         buf_format(out, "%s[%.1f,%.1f]", k > 0 ? "," : "", at.x, at.y);
@@ -110,11 +111,13 @@ static void add_arrow(struct buf *out, const struct viz_picture *p, size_t i)
 
 void viz_write_json(struct buf *out, const struct viz_picture *p, const char *title)
 {
-    struct layout_point size = viz_turn(p, (struct layout_point){p->layout.width, p->look.direction == DIRECTION_UP ? 0 : p->layout.height});
+    struct layout_point size = viz_turn(
+        p, (struct layout_point){p->layout.width, p->look.direction == DIRECTION_UP ? 0 : p->layout.height});
 
     buf_text(out, "{\"title\":");
     viz_add_json_text(out, title);
-    buf_format(out, ",\"width\":%.1f,\"height\":%.1f,\"color\":\"%s\",\"legend\":[", size.x, size.y, viz_color_name(p->look.color));
+    buf_format(out, ",\"width\":%.1f,\"height\":%.1f,\"color\":\"%s\",\"legend\":[", size.x, size.y,
+               viz_color_name(p->look.color));
     for (int i = 0; i < QUANTA; i++) {
         if (i > 0) buf_text(out, ",");
         if (p->legend.texts[i] == NULL) buf_text(out, "null");

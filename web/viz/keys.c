@@ -5,12 +5,16 @@
 
 enum { LEVELS_MAX = 8 };             /* prefixes of one name that may become nodes */
 
-/* Sorted by group the tree is a walk: a group is a run of keys, and a prefix that several groups share is a run too. */
+/* Sorted by group the tree is a walk: a group is a run of keys, and a prefix that several groups share is a run
+ * too. */
 struct tree {
     struct viz_graph *g;
     const struct viz_key **keys;
     size_t count;
-    struct { size_t size, first, end; uint32_t node; } open[LEVELS_MAX + 1]; /* prefixes that the key in hand lies under */
+    struct {
+        size_t size, first, end;
+        uint32_t node;
+    } open[LEVELS_MAX + 1]; /* prefixes that the key in hand lies under */
     size_t depth;
     struct error *e;
 };
@@ -32,7 +36,8 @@ static size_t group_size(const char *name)
     size_t size = strlen(name);
 
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
-        if (size > strlen(ends[i]) && strcmp(name + size - strlen(ends[i]), ends[i]) == 0) return size - strlen(ends[i]);
+        if (size > strlen(ends[i]) && strcmp(name + size - strlen(ends[i]), ends[i]) == 0)
+            return size - strlen(ends[i]);
     return prefix_size(name);
 }
 
@@ -51,7 +56,8 @@ static size_t run_end(const struct tree *t, size_t from, size_t size)
 
     while (low < high) {
         size_t mid = low + (high - low) / 2;
-        if (strncmp(t->keys[mid]->name, t->keys[from]->name, size) == 0 && group_size(t->keys[mid]->name) >= size) low = mid + 1;
+        if (strncmp(t->keys[mid]->name, t->keys[from]->name, size) == 0 && group_size(t->keys[mid]->name) >= size)
+            low = mid + 1;
         else high = mid;
     }
     return low;
@@ -111,7 +117,8 @@ static enum status add_group(struct tree *t, size_t from, size_t to)
     enum status s = leaves != NULL ? STATUS_OK : viz_no_memory(t->e);
 
     for (size_t i = from; i < to && s == STATUS_OK; i++) s = add_leaf(t, t->keys[i], &leaves[i - from]);
-    if (s == STATUS_OK) s = viz_node_add(t->g, bytes_of(name, group_size(name)), bytes_text("(keys)"), &group, t->e);
+    if (s == STATUS_OK)
+        s = viz_node_add(t->g, bytes_of(name, group_size(name)), bytes_text("(keys)"), &group, t->e);
     if (s != STATUS_OK) return s;
     struct viz_input *inputs = viz_inputs_new(t->g, to - from + 1, t->e);
     if (inputs == NULL) return t->e->status;
@@ -127,14 +134,16 @@ static enum status add_groups(struct tree *t)
     for (size_t from = 0, to; from < t->count && s == STATUS_OK; from = to) {
         size_t size = group_size(t->keys[from]->name);
         for (to = from + 1; to < t->count; to++)
-            if (group_size(t->keys[to]->name) != size || memcmp(t->keys[to]->name, t->keys[from]->name, size) != 0) break;
+            if (group_size(t->keys[to]->name) != size || memcmp(t->keys[to]->name, t->keys[from]->name, size) != 0)
+                break;
         s = open_prefixes(t, from, size);
         if (s == STATUS_OK) s = add_group(t, from, to);
     }
     return s;
 }
 
-enum status viz_read_keys(struct viz_graph *g, const char *store, const struct viz_key *keys, size_t count, struct error *e)
+enum status viz_read_keys(struct viz_graph *g, const char *store, const struct viz_key *keys, size_t count,
+                          struct error *e)
 {
     struct tree t = {.g = g, .count = count, .e = e};
 

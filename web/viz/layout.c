@@ -49,7 +49,7 @@ struct work {
     struct keyed *keyed;
 };
 
-/* ---- ranks ------------------------------------------------------------------------------------------------------ */
+/* ---- ranks --------------------------------------------------------------------------------------------------- */
 
 static void rank_boxes(struct layout *l, uint32_t *in, uint32_t *out)
 {
@@ -77,7 +77,10 @@ static void tighten(struct layout *l, const uint32_t *in, const uint32_t *out, u
     }
 }
 
-static enum status no_memory(struct error *e) { return error_set(e, REASON_NO_MEMORY, "no memory for the drawing"); }
+static enum status no_memory(struct error *e)
+{
+    return error_set(e, REASON_NO_MEMORY, "no memory for the drawing");
+}
 
 static enum status rank(struct work *w, struct error *e)
 {
@@ -93,7 +96,7 @@ static enum status rank(struct work *w, struct error *e)
     return STATUS_OK;
 }
 
-/* ---- bends and links -------------------------------------------------------------------------------------------- */
+/* ---- bends and links ----------------------------------------------------------------------------------------- */
 
 static enum status count_bends(struct work *w, struct error *e)
 {
@@ -109,7 +112,8 @@ static enum status count_bends(struct work *w, struct error *e)
         passed += span - 1;
     }
     if (passed > LAYOUT_BENDS_MAX)
-        return error_set(e, REASON_TOO_LARGE, "the arrows are too long to be drawn: they pass more than %d ranks; try view=blocks",
+        return error_set(e, REASON_TOO_LARGE,
+                         "the arrows are too long to be drawn: they pass more than %d ranks; try view=blocks",
                          LAYOUT_BENDS_MAX);
     for (size_t i = 0; i < l->box_count; i++) {
         w->bend_first[i] = (uint32_t)(l->box_count + bends);
@@ -130,7 +134,8 @@ static enum status make_vertices(struct work *w, struct error *e)
     for (uint32_t i = 0; i < l->box_count; i++) {
         w->v[i] = (struct vertex){.width = l->boxes[i].width, .rank = l->boxes[i].rank, .box = i};
         for (uint32_t k = 0; k < w->bend_count[i]; k++)
-            w->v[w->bend_first[i] + k] = (struct vertex){.width = BEND_WIDTH, .rank = l->boxes[i].rank + 1 + k, .box = NONE};
+            w->v[w->bend_first[i] + k] = (struct vertex){
+                .width = BEND_WIDTH, .rank = l->boxes[i].rank + 1 + k, .box = NONE};
     }
     return STATUS_OK;
 }
@@ -152,7 +157,8 @@ static enum status make_links(struct work *w, struct error *e)
     for (uint32_t i = 0; i < l->box_count; i++) {
         w->first_link[i] = NONE;
         if (w->bend_count[i] > 0) w->first_link[i] = add_link(w, i, w->bend_first[i], 2);
-        for (uint32_t k = 1; k < w->bend_count[i]; k++) add_link(w, w->bend_first[i] + k - 1, w->bend_first[i] + k, 8);
+        for (uint32_t k = 1; k < w->bend_count[i]; k++)
+            add_link(w, w->bend_first[i] + k - 1, w->bend_first[i] + k, 8);
     }
     for (size_t i = 0; i < l->arrow_count; i++) {
         uint32_t from = l->arrows[i].from, to = l->arrows[i].to, span = l->boxes[to].rank - l->boxes[from].rank;
@@ -171,8 +177,8 @@ static void measure_heights(const struct layout *l, uint32_t *height)
     }
 }
 
-/* The longest chain is what a reader follows: it is drawn straight. Where several chains are equally long, as in branches
- * side by side, none of them is it, and only what they part from and join in stands in the middle. */
+/* The longest chain is what a reader follows: it is drawn straight. Where several chains are equally long, as in
+ * branches side by side, none of them is it, and only what they part from and join in stands in the middle. */
 static enum status find_main_chain(struct work *w, struct error *e)
 {
     struct layout *l = w->l;
@@ -197,7 +203,7 @@ static enum status find_main_chain(struct work *w, struct error *e)
     return STATUS_OK;
 }
 
-/* ---- order ------------------------------------------------------------------------------------------------------ */
+/* ---- order --------------------------------------------------------------------------------------------------- */
 
 static enum status index_links(struct work *w, struct error *e)
 {
@@ -298,8 +304,8 @@ static void sort_rank(struct work *w, size_t r, bool above)
     number_rank(w, r);
 }
 
-/* Sweeps down and up, and keeps the best order that was met. Fewer for large drawings: the time is bounded by the size,
- * not by a clock, so that the same input gives the same drawing. */
+/* Sweeps down and up, and keeps the best order that was met. Fewer for large drawings: the time is bounded by the
+ * size, not by a clock, so that the same input gives the same drawing. */
 static enum status order(struct work *w, struct error *e)
 {
     size_t widest = 0, sweeps = w->vertex_count < 3000 ? 12 : w->vertex_count < 30000 ? 6 : 3;
@@ -325,7 +331,7 @@ static enum status order(struct work *w, struct error *e)
     return STATUS_OK;
 }
 
-/* ---- places ----------------------------------------------------------------------------------------------------- */
+/* ---- places -------------------------------------------------------------------------------------------------- */
 
 /* Least distance of the middles of two neighbours. */
 static double apart(const struct work *w, uint32_t left, uint32_t right)
@@ -355,7 +361,8 @@ static double wish(const struct work *w, uint32_t v, bool above, bool below, dou
     return *weight > 0 ? sum / *weight : w->v[v].x;
 }
 
-/* The next element of a row that shall not overtake itself: it is pooled with those before it until the means rise. */
+/* The next element of a row that shall not overtake itself: it is pooled with those before it until the means
+ * rise. */
 static uint32_t pool_add(struct work *w, uint32_t pools, double mean, double weight)
 {
     double *means = w->pool_mean, *weights = w->pool_weight;
@@ -372,8 +379,8 @@ static uint32_t pool_add(struct work *w, uint32_t pools, double mean, double wei
     return pools + 1;
 }
 
-/* Moves a rank as near to its wishes as the order and the distances allow: least squares, by pooling neighbours that
- * would overtake each other. */
+/* Moves a rank as near to its wishes as the order and the distances allow: least squares, by pooling neighbours
+ * that would overtake each other. */
 static void place_rank(struct work *w, size_t r, bool above, bool below)
 {
     uint32_t first = w->rank_first[r], count = w->rank_first[r + 1] - first, pools = 0;
@@ -418,7 +425,8 @@ static void straighten_bends(struct work *w, uint32_t box)
         const struct vertex *v = &w->v[first + k];
         uint32_t at = w->rank_first[v->rank] + v->at;
         if (v->at > 0) low = fmax(low, w->v[w->order[at - 1]].x + apart(w, w->order[at - 1], first + k));
-        if (at + 1 < w->rank_first[v->rank + 1]) high = fmin(high, w->v[w->order[at + 1]].x - apart(w, first + k, w->order[at + 1]));
+        if (at + 1 < w->rank_first[v->rank + 1])
+            high = fmin(high, w->v[w->order[at + 1]].x - apart(w, first + k, w->order[at + 1]));
         mean += v->x / count;
     }
     if (low > high) return;
@@ -444,7 +452,7 @@ static enum status place(struct work *w, struct error *e)
     return STATUS_OK;
 }
 
-/* ---- ends of arrows --------------------------------------------------------------------------------------------- */
+/* ---- ends of arrows ------------------------------------------------------------------------------------------ */
 
 enum { END_GAP = 9, BORDER = 12 };   /* between arrow heads; from the corner */
 
@@ -475,8 +483,8 @@ static void sort_side(struct work *w, struct side *s)
     for (uint32_t i = 0; i < s->count; i++) s->list[i] = w->keyed[i].what;
 }
 
-/* They are spread over the border, each as near as may be to upright: half way between the middles, or at the bend itself,
- * so that both ends choose the same x if both can. Bends have all in their middle. */
+/* They are spread over the border, each as near as may be to upright: half way between the middles, or at the bend
+ * itself, so that both ends choose the same x if both can. Bends have all in their middle. */
 static void spread_side(struct work *w, struct side *s)
 {
     const struct vertex *own = s->own;
@@ -488,7 +496,8 @@ static void spread_side(struct work *w, struct side *s)
     for (uint32_t i = 0; i < s->count; i++) {
         const struct vertex *other = other_end(w, s, i);
         double x = other->box == NONE ? other->x : (own->x + other->x) / 2;
-        pools = pool_add(w, pools, fmax(own->x - room, fmin(own->x + room, x)) - gap * i, w->links[s->list[i]].weight);
+        pools = pool_add(w, pools, fmax(own->x - room, fmin(own->x + room, x)) - gap * i,
+                         w->links[s->list[i]].weight);
     }
     for (uint32_t p = 0, i = 0; p < pools; p++)
         for (uint32_t k = 0; k < w->pool_count[p]; k++, i++) {
@@ -506,7 +515,7 @@ static void spread_all_ends(struct work *w)
     }
 }
 
-/* ---- heights and paths ------------------------------------------------------------------------------------------ */
+/* ---- heights and paths --------------------------------------------------------------------------------------- */
 
 /* Ranks are as high as their highest box, and farther apart where arrows go far to the side. */
 static enum status place_ranks(struct work *w, struct error *e)
@@ -545,7 +554,8 @@ static void trace(struct work *w, size_t i)
     struct layout *l = w->l;
     struct layout_arrow *a = &l->arrows[i];
     const struct layout_box *from = &l->boxes[a->from], *to = &l->boxes[a->to];
-    const struct link *last = &w->links[w->last_link[i]], *first = to->rank == from->rank + 1 ? last : &w->links[w->first_link[a->from]];
+    const struct link *last = &w->links[w->last_link[i]],
+                      *first = to->rank == from->rank + 1 ? last : &w->links[w->first_link[a->from]];
 
     a->point_first = (uint32_t)l->point_count;
     a->point_count = 0;

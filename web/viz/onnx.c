@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* ---- protobuf's wire format ------------------------------------------------------------------------------------- */
+/* ---- protobuf's wire format ---------------------------------------------------------------------------------- */
 
 enum pb_wire { PB_VARINT = 0, PB_64 = 1, PB_BYTES = 2, PB_32 = 5 };
 
@@ -80,7 +80,8 @@ static int next(struct message *m, struct field *f, struct error *e)
         f->wire = (enum pb_wire)(key & 7);
         if (field_value(m, f)) return 1;
     }
-    error_set(e, REASON_NETWORK_INVALID, "byte %zu: this is neither a symbol file nor ONNX, or it is cut off", (size_t)(start - m->file));
+    error_set(e, REASON_NETWORK_INVALID, "byte %zu: this is neither a symbol file nor ONNX, or it is cut off",
+              (size_t)(start - m->file));
     return -1;
 }
 
@@ -104,7 +105,7 @@ static float as_float(uint64_t bits)
     return v;
 }
 
-/* ---- values ----------------------------------------------------------------------------------------------------- */
+/* ---- values -------------------------------------------------------------------------------------------------- */
 
 /* What a name stands for: the output of a node, or what is known about it before it gets one. */
 struct value {
@@ -131,7 +132,8 @@ static struct value *value_at(struct onnx *o, struct bytes name)
 
     if (v != NULL) return v;
     if (!bytes_is_utf8(name) || name.size > VIZ_NAME_MAX) {
-        error_set(o->e, REASON_NETWORK_INVALID, "near node %zu: a name is not UTF-8, or longer than %d bytes", o->node, VIZ_NAME_MAX);
+        error_set(o->e, REASON_NETWORK_INVALID, "near node %zu: a name is not UTF-8, or longer than %d bytes",
+                  o->node, VIZ_NAME_MAX);
         return NULL;
     }
     if (map_count(o->values) > 4 * (size_t)VIZ_EDGES_MAX) {
@@ -157,7 +159,8 @@ static int read_dim(const struct message *in, struct bytes b, int64_t *out, stru
 
     *out = VIZ_UNKNOWN;
     while ((more = next(&m, &f, e)) > 0) {
-        if (f.number == 1 && f.wire == PB_VARINT) *out = f.value <= (uint64_t)1 << 48 ? (int64_t)f.value : VIZ_UNKNOWN;
+        if (f.number == 1 && f.wire == PB_VARINT)
+            *out = f.value <= (uint64_t)1 << 48 ? (int64_t)f.value : VIZ_UNKNOWN;
         if (f.number == 2 && f.wire == PB_BYTES) *out = VIZ_BATCH;
     }
     return more;
@@ -219,7 +222,7 @@ static int read_value_info(struct onnx *o, const struct message *in, struct byte
     return 0;
 }
 
-/* ---- tensors ---------------------------------------------------------------------------------------------------- */
+/* ---- tensors ------------------------------------------------------------------------------------------------- */
 
 struct tensor {
     struct bytes name, raw;
@@ -286,7 +289,7 @@ static int read_initializer(struct onnx *o, const struct message *in, struct byt
     return v != NULL ? keep_tensor(o, &t, v) : -1;
 }
 
-/* ---- nodes ------------------------------------------------------------------------------------------------------ */
+/* ---- nodes --------------------------------------------------------------------------------------------------- */
 
 /* AttributeProto, as text. *ints: what a Constant's tensor holds. */
 struct attribute {
@@ -323,7 +326,8 @@ static void list_floats(struct attribute *a, const struct message *in, const str
     uint64_t v;
 
     if (f->wire == PB_32) list_one(a, "%g", (double)as_float(f->value));
-    while (f->wire == PB_BYTES && a->listed <= LISTED_MAX && fixed(&m, 4, &v)) list_one(a, "%g", (double)as_float(v));
+    while (f->wire == PB_BYTES && a->listed <= LISTED_MAX && fixed(&m, 4, &v))
+        list_one(a, "%g", (double)as_float(v));
 }
 
 static int read_attribute_field(struct onnx *o, const struct message *m, const struct field *f, struct attribute *a)
@@ -332,7 +336,9 @@ static int read_attribute_field(struct onnx *o, const struct message *m, const s
     case 1: if (f->wire == PB_BYTES) a->name = f->bytes; break;
     case 2: if (f->wire == PB_32) buf_format(&a->text, "%g", (double)as_float(f->value)); break;
     case 3: if (f->wire == PB_VARINT) buf_format(&a->text, "%" PRId64, (int64_t)f->value); break;
-    case 4: if (f->wire == PB_BYTES) buf_add(&a->text, f->bytes.at, f->bytes.size < VIZ_VALUE_MAX ? f->bytes.size : 0); break;
+    case 4:
+        if (f->wire == PB_BYTES) buf_add(&a->text, f->bytes.at, f->bytes.size < VIZ_VALUE_MAX ? f->bytes.size : 0);
+        break;
     case 5:
         if (f->wire == PB_BYTES && read_tensor(o, m, f->bytes, &a->tensor) < 0) return -1;
         buf_text(&a->text, "tensor");
@@ -346,7 +352,8 @@ static int read_attribute_field(struct onnx *o, const struct message *m, const s
     return 0;
 }
 
-static int read_attribute(struct onnx *o, const struct message *in, struct bytes b, struct viz_attr *out, struct tensor *tensor)
+static int read_attribute(struct onnx *o, const struct message *in, struct bytes b, struct viz_attr *out,
+                          struct tensor *tensor)
 {
     struct message m = message_of(in, b);
     struct attribute a = {0};
@@ -361,7 +368,8 @@ static int read_attribute(struct onnx *o, const struct message *in, struct bytes
     if (a.listed > 0) buf_text(&a.text, ")");
     if (a.tensor.dtype != 0) *tensor = a.tensor;
     struct bytes text = bytes_of(a.text.at, a.text.size);
-    if (more == 0 && (!bytes_is_utf8(a.name) || a.name.size > VIZ_NAME_MAX || !bytes_is_utf8(text))) text = bytes_text("(no text)");
+    if (more == 0 && (!bytes_is_utf8(a.name) || a.name.size > VIZ_NAME_MAX || !bytes_is_utf8(text)))
+        text = bytes_text("(no text)");
     if (more == 0) out->name = viz_text(o->g, bytes_is_utf8(a.name) ? a.name : bytes_text("?"), VIZ_NAME_MAX);
     if (more == 0) out->value = viz_text(o->g, text, VIZ_VALUE_MAX);
     if (more == 0 && (a.text.failed || out->name == NULL || out->value == NULL)) more = (viz_no_memory(o->e), -1);
@@ -425,9 +433,11 @@ static enum status find_inputs(struct onnx *o, struct message m, const struct no
         if (f.number != 1 || f.wire != PB_BYTES || f.bytes.size == 0 || count == n->inputs) continue;
         struct value *v = map_find(o->values, f.bytes);
         if (v == NULL || (!v->made && !v->kept))
-            return error_set(o->e, REASON_NETWORK_INVALID, "node %zu ('%.*s'): input %zu, '%.*s', is made by nothing before it", o->node,
-                             bytes_is_utf8(n->name) ? (int)(n->name.size < 100 ? n->name.size : 100) : 0, (const char *)n->name.at,
-                             count, bytes_is_utf8(f.bytes) ? (int)(f.bytes.size < 100 ? f.bytes.size : 100) : 0,
+            return error_set(o->e, REASON_NETWORK_INVALID,
+                             "node %zu ('%.*s'): input %zu, '%.*s', is made by nothing before it", o->node,
+                             bytes_is_utf8(n->name) ? (int)(n->name.size < 100 ? n->name.size : 100) : 0,
+                             (const char *)n->name.at, count,
+                             bytes_is_utf8(f.bytes) ? (int)(f.bytes.size < 100 ? f.bytes.size : 100) : 0,
                              (const char *)f.bytes.at);
         if (!v->made) s = make_variable(o, v);
         out[count++] = v;
@@ -489,10 +499,12 @@ static enum status read_node(struct onnx *o, struct message m)
     uint32_t at;
 
     if (count_node(o, m, &n) < 0) return o->e->status;
-    if (!bytes_is_utf8(n.name) || !bytes_is_utf8(n.op) || n.op.size > VIZ_NAME_MAX) return node_fault(o, "its name is no text");
+    if (!bytes_is_utf8(n.name) || !bytes_is_utf8(n.op) || n.op.size > VIZ_NAME_MAX)
+        return node_fault(o, "its name is no text");
     if (n.op.size == 0) return node_fault(o, "no operator");
     if (n.attrs > VIZ_ATTRS_MAX) return node_fault(o, "too many attributes");
-    if (n.inputs > VIZ_EDGES_MAX - o->g->edge_count) return error_set(o->e, REASON_TOO_LARGE, "more than %d edges", VIZ_EDGES_MAX);
+    if (n.inputs > VIZ_EDGES_MAX - o->g->edge_count)
+        return error_set(o->e, REASON_TOO_LARGE, "more than %d edges", VIZ_EDGES_MAX);
     if (n.name.size == 0) {
         snprintf(made, sizeof made, "%.*s%zu", (int)n.op.size, (const char *)n.op.at, o->node);
         n.name = bytes_text(made);
@@ -510,7 +522,7 @@ static enum status read_node(struct onnx *o, struct message m)
     return s == STATUS_OK ? read_node_attrs(o, m, &n, at) : s;
 }
 
-/* ---- the graph -------------------------------------------------------------------------------------------------- */
+/* ---- the graph ----------------------------------------------------------------------------------------------- */
 
 /* Names first: initializers and shapes may stand behind the nodes that use them. */
 static int read_names(struct onnx *o, struct message m)
@@ -561,7 +573,8 @@ static void mark_heads(struct onnx *o, struct message m)
     struct field f;
 
     while (next(&m, &f, o->e) > 0)
-        if (f.number == 12 && f.wire == PB_BYTES && read_value_info(o, &m, f.bytes, &v) == 0 && v != NULL && v->made)
+        if (f.number == 12 && f.wire == PB_BYTES && read_value_info(o, &m, f.bytes, &v) == 0 && v != NULL &&
+            v->made)
             o->g->nodes[v->node].head = true;
 }
 
@@ -571,7 +584,8 @@ static enum status read_graph(struct onnx *o, struct message m)
     enum status s = read_graph_inputs(o, m);
     if (s == STATUS_OK) s = read_graph_nodes(o, m);
     if (s == STATUS_OK) mark_heads(o, m);
-    if (s == STATUS_OK && o->g->node_count == 0) s = error_set(o->e, REASON_NETWORK_INVALID, "the network has no nodes");
+    if (s == STATUS_OK && o->g->node_count == 0)
+        s = error_set(o->e, REASON_NETWORK_INVALID, "the network has no nodes");
     return s;
 }
 

@@ -12,7 +12,8 @@ const char *const viz_family_names[FAMILY_COUNT] = {
 #define ELEMENTS(word) "elementwise " word " of {inputs}"
 
 static const struct viz_op rows[] = {
-    {"convolution conv", FAMILY_LAYER, "data weight bias", infer_convolution, "{kernel|1}/{stride|1}, {num_filter|?}",
+    {"convolution conv", FAMILY_LAYER, "data weight bias", infer_convolution,
+     "{kernel|1}/{stride|1}, {num_filter|?}",
      "convolution of {inputs} with {num_filter|?} filters of {kernel|1}, stride {stride|1}"},
     {"deconvolution convtranspose", FAMILY_LAYER, "data weight bias", infer_deconvolution,
      "{kernel|1}/{stride|1}, {num_filter|?}",
@@ -25,16 +26,18 @@ static const struct viz_op rows[] = {
      "recurrent layer ({mode|rnn}) over {inputs} with {state_size|?} units"},
     {"lstm gru", FAMILY_LAYER, "data weight recurrence bias", infer_nothing, "{hidden_size|?}",
      "recurrent layer ({op}) over {inputs} with {hidden_size|?} units"},
-    {"batchnorm syncbatchnorm cudnnbatchnorm batchnormalization", FAMILY_NORM, "data gamma beta moving_mean moving_var",
-     infer_batch_norm, "", "batch normalisation of {inputs}"},
-    {"layernorm layernormalization", FAMILY_NORM, "data gamma beta", infer_layer_norm, "", "layer normalisation of {inputs}"},
-    {"instancenorm instancenormalization groupnorm groupnormalization", FAMILY_NORM, "data gamma beta", infer_batch_norm, "",
-     "{op} of {inputs}"},
+    {"batchnorm syncbatchnorm cudnnbatchnorm batchnormalization", FAMILY_NORM,
+     "data gamma beta moving_mean moving_var", infer_batch_norm, "", "batch normalisation of {inputs}"},
+    {"layernorm layernormalization", FAMILY_NORM, "data gamma beta", infer_layer_norm, "",
+     "layer normalisation of {inputs}"},
+    {"instancenorm instancenormalization groupnorm groupnormalization", FAMILY_NORM, "data gamma beta",
+     infer_batch_norm, "", "{op} of {inputs}"},
     {"lrn l2normalization", FAMILY_NORM, "", infer_same, "", "{op} of {inputs}"},
     {"activation", FAMILY_ACTIVATION, "", infer_same, "{act_type|?}", "{act_type|activation} of {inputs}"},
-    {"relu sigmoid tanh softsign softrelu softplus gelu elu selu hardsigmoid hardswish erf silu swish mish", FAMILY_ACTIVATION,
-     "", infer_same, "", "{op} of {inputs}"},
-    {"leakyrelu prelu", FAMILY_ACTIVATION, "data gamma", infer_leaky, "{act_type|leaky}", "{act_type|leaky} relu of {inputs}"},
+    {"relu sigmoid tanh softsign softrelu softplus gelu elu selu hardsigmoid hardswish erf silu swish mish",
+     FAMILY_ACTIVATION, "", infer_same, "", "{op} of {inputs}"},
+    {"leakyrelu prelu", FAMILY_ACTIVATION, "data gamma", infer_leaky, "{act_type|leaky}",
+     "{act_type|leaky} relu of {inputs}"},
     {"softmaxactivation logsoftmax softmin", FAMILY_SOFTMAX, "", infer_same, "", "{op} of {inputs}"},
     {"pooling", FAMILY_POOL, "", infer_pooling, "{pool_type|max}, {kernel|all}/{stride|1}",
      "{pool_type|max} pooling of {inputs}, windows of {kernel|all}, stride {stride|1}"},
@@ -44,57 +47,70 @@ static const struct viz_op rows[] = {
     {"concat concatenate", FAMILY_SHAPE, "", infer_concat, "", "concatenation of {inputs} along axis {dim|1}"},
     {"stack", FAMILY_SHAPE, "", infer_stack, "", "stack of {inputs} along axis {axis|0}"},
     {"flatten", FAMILY_SHAPE, "", infer_flatten, "", "{inputs} flattened to one row for each example"},
-    {"reshape", FAMILY_SHAPE, "data data", infer_reshape, "{shape|}", "{inputs} reshaped to {shape|another shape}"},
+    {"reshape", FAMILY_SHAPE, "data data", infer_reshape, "{shape|}",
+     "{inputs} reshaped to {shape|another shape}"},
     {"transpose", FAMILY_SHAPE, "", infer_transpose, "{axes|}", "{inputs} transposed"},
-    {"swapaxis swapaxes", FAMILY_SHAPE, "", infer_swap_axes, "{dim1|0}, {dim2|0}", "{inputs} with axes {dim1|0} and {dim2|0} swapped"},
+    {"swapaxis swapaxes", FAMILY_SHAPE, "", infer_swap_axes, "{dim1|0}, {dim2|0}",
+     "{inputs} with axes {dim1|0} and {dim2|0} swapped"},
     {"expanddims unsqueeze", FAMILY_SHAPE, "", infer_expand_dims, "{axis|}", "{inputs} with a new axis {axis|}"},
     {"squeeze", FAMILY_SHAPE, "", infer_squeeze, "{axis|}", "{inputs} without axes of size 1"},
     {"sliceaxis", FAMILY_SHAPE, "", infer_slice_axis, "{axis|0}: {begin|0} to {end|end}",
      "{inputs} along axis {axis|0} from {begin|0} to {end|the end}"},
     {"slice crop slicelike pad", FAMILY_SHAPE, "", infer_nothing, "", "{op} of {inputs}"},
-    {"slicechannel split splitv2", FAMILY_SHAPE, "", infer_split, "{num_outputs|}", "{inputs} split into {num_outputs|several}"},
+    {"slicechannel split splitv2", FAMILY_SHAPE, "", infer_split, "{num_outputs|}",
+     "{inputs} split into {num_outputs|several}"},
     {"upsampling", FAMILY_SHAPE, "", infer_upsampling, "{scale}", "{inputs} enlarged by {scale}"},
     {"bilinearresize2d resize", FAMILY_SHAPE, "", infer_nothing, "", "{inputs} resized"},
     {"onehot", FAMILY_SHAPE, "", infer_one_hot, "{depth|}", "one-hot of {inputs}"},
     {"take gather", FAMILY_SHAPE, "", infer_take, "", "rows taken out of {inputs}"},
     {"cast amcast", FAMILY_SHAPE, "", infer_same, "{dtype|}", "{inputs} as {dtype|another type}"},
-    {"identity copy blockgrad stopgradient identityattachklsparsereg", FAMILY_OTHER, "", infer_same, "", "{op} of {inputs}"},
+    {"identity copy blockgrad stopgradient identityattachklsparsereg", FAMILY_OTHER, "", infer_same, "",
+     "{op} of {inputs}"},
     {"dropout", FAMILY_OTHER, "", infer_same, "{p|0.5}", "dropout of {inputs}, {p|0.5} of the values"},
-    {"elemwiseadd add plus broadcastadd broadcastplus gradadd addn elementwisesum", FAMILY_MATH, "", infer_broadcast, "",
-     ELEMENTS("sum")},
-    {"elemwisesub sub minus subtract broadcastsub broadcastminus", FAMILY_MATH, "", infer_broadcast, "", ELEMENTS("difference")},
+    {"elemwiseadd add plus broadcastadd broadcastplus gradadd addn elementwisesum", FAMILY_MATH, "",
+     infer_broadcast, "", ELEMENTS("sum")},
+    {"elemwisesub sub minus subtract broadcastsub broadcastminus", FAMILY_MATH, "", infer_broadcast, "",
+     ELEMENTS("difference")},
     {"elemwisemul mul multiply broadcastmul", FAMILY_MATH, "", infer_broadcast, "", ELEMENTS("product")},
     {"elemwisediv div divide truedivide broadcastdiv", FAMILY_MATH, "", infer_broadcast, "", ELEMENTS("quotient")},
     {"maximum broadcastmaximum", FAMILY_MATH, "", infer_broadcast, "", ELEMENTS("maximum")},
     {"minimum broadcastminimum", FAMILY_MATH, "", infer_broadcast, "", ELEMENTS("minimum")},
-    {"power pow broadcastpower mod broadcastmod hypot broadcasthypot equal broadcastequal notequal greater less broadcastgreater "
-     "broadcastlesser where", FAMILY_MATH, "", infer_broadcast, "", ELEMENTS("{op}")},
+    {"power pow broadcastpower mod broadcastmod hypot broadcasthypot equal broadcastequal notequal greater less "
+     "broadcastgreater broadcastlesser where", FAMILY_MATH, "", infer_broadcast, "", ELEMENTS("{op}")},
     {"plusscalar addscalar", FAMILY_MATH, "", infer_same, "{scalar|}", "{inputs} plus {scalar|a number}"},
     {"minusscalar subtractscalar", FAMILY_MATH, "", infer_same, "{scalar|}", "{inputs} minus {scalar|a number}"},
     {"rminusscalar rsubtractscalar", FAMILY_MATH, "", infer_same, "{scalar|}", "{scalar|a number} minus {inputs}"},
     {"mulscalar multiplyscalar", FAMILY_MATH, "", infer_same, "{scalar|}", "{inputs} times {scalar|a number}"},
-    {"divscalar truedividescalar", FAMILY_MATH, "", infer_same, "{scalar|}", "{inputs} divided by {scalar|a number}"},
-    {"rdivscalar rtruedividescalar", FAMILY_MATH, "", infer_same, "{scalar|}", "{scalar|a number} divided by {inputs}"},
+    {"divscalar truedividescalar", FAMILY_MATH, "", infer_same, "{scalar|}",
+     "{inputs} divided by {scalar|a number}"},
+    {"rdivscalar rtruedividescalar", FAMILY_MATH, "", infer_same, "{scalar|}",
+     "{scalar|a number} divided by {inputs}"},
     {"powerscalar rpowerscalar maximumscalar minimumscalar", FAMILY_MATH, "", infer_same, "{scalar|}",
      "{op} of {inputs} and {scalar|a number}"},
-    {"exp log log2 log10 log1p expm1 sqrt rsqrt square cbrt abs sign negative neg round floor ceil clip sin cos tan arctan reciprocal "
-     "smoothl1", FAMILY_MATH, "", infer_same, "", "{op} of {inputs}"},
+    {"exp log log2 log10 log1p expm1 sqrt rsqrt square cbrt abs sign negative neg round floor ceil clip sin cos "
+     "tan arctan reciprocal smoothl1", FAMILY_MATH, "", infer_same, "", "{op} of {inputs}"},
     {"sum sumaxis reducesum nansum", FAMILY_MATH, "", infer_reduce, "over {over}", "sum of {inputs} over {over}"},
     {"mean reducemean", FAMILY_MATH, "", infer_reduce, "over {over}", "mean of {inputs} over {over}"},
     {"max maxaxis reducemax", FAMILY_MATH, "", infer_reduce, "over {over}", "maximum of {inputs} over {over}"},
     {"min minaxis reducemin", FAMILY_MATH, "", infer_reduce, "over {over}", "minimum of {inputs} over {over}"},
-    {"prod nanprod reduceprod norm reducel2", FAMILY_MATH, "", infer_reduce, "over {over}", "{op} of {inputs} over {over}"},
+    {"prod nanprod reduceprod norm reducel2", FAMILY_MATH, "", infer_reduce, "over {over}",
+     "{op} of {inputs} over {over}"},
     {"argmax argmin", FAMILY_MATH, "", infer_arg_reduce, "over {over}", "{op} of {inputs} over {over}"},
     {"dot", FAMILY_MATH, "", infer_dot, "", "matrix product of {inputs}"},
-    {"batchdot linalggemm2", FAMILY_MATH, "", infer_batch_dot, "", "matrix product of {inputs}, example by example"},
+    {"batchdot linalggemm2", FAMILY_MATH, "", infer_batch_dot, "",
+     "matrix product of {inputs}, example by example"},
     {"matmul", FAMILY_MATH, "", infer_matmul, "", "matrix product of {inputs}"},
     {"softmaxoutput softmax", FAMILY_SOFTMAX, "data label", infer_softmax_output, "", "softmax of {data}{label}"},
-    {"linearregressionoutput", FAMILY_LOSS, "data label", infer_regression_output, "", "squared error of {data}{label}"},
-    {"logisticregressionoutput", FAMILY_LOSS, "data label", infer_regression_output, "", "logistic loss of {data}{label}"},
-    {"maeregressionoutput", FAMILY_LOSS, "data label", infer_regression_output, "", "absolute error of {data}{label}"},
+    {"linearregressionoutput", FAMILY_LOSS, "data label", infer_regression_output, "",
+     "squared error of {data}{label}"},
+    {"logisticregressionoutput", FAMILY_LOSS, "data label", infer_regression_output, "",
+     "logistic loss of {data}{label}"},
+    {"maeregressionoutput", FAMILY_LOSS, "data label", infer_regression_output, "",
+     "absolute error of {data}{label}"},
     {"svmoutput", FAMILY_LOSS, "data label", infer_softmax_output, "", "hinge loss of {data}{label}"},
     {"softmaxcrossentropy", FAMILY_LOSS, "data label", infer_cross_entropy, "", "cross entropy of {data}{label}"},
-    {"ctcloss warpctc", FAMILY_LOSS, "data label data_lengths label_lengths", infer_nothing, "", "CTC loss of {data}{label}"},
+    {"ctcloss warpctc", FAMILY_LOSS, "data label data_lengths label_lengths", infer_nothing, "",
+     "CTC loss of {data}{label}"},
     {"makeloss", FAMILY_LOSS, "", infer_same, "", "{inputs}, which is minimised"},
     {"custom", FAMILY_OTHER, "", infer_nothing, "{op_type|}", "{op_type|custom operator} of {inputs}"},
     {"zeros ones full arange zeroslike oneslike constant", FAMILY_OTHER, "", infer_filled, "", "constant ({op})"},
@@ -104,12 +120,13 @@ static const struct viz_op rows[] = {
 static const struct viz_op unknown = {"", FAMILY_OTHER, "", infer_nothing, "", "{op} of {inputs}"};
 static const struct viz_op variable = {"", FAMILY_DATA, "", infer_nothing, "", "variable"};
 
-/* MXNet's names of every age and ONNX's come down to one: no prefix of a name space, no _, small letters. Four names of
- * ONNX mean something else than the same letters do in MXNet. */
+/* MXNet's names of every age and ONNX's come down to one: no prefix of a name space, no _, small letters. Four
+ * names of ONNX mean something else than the same letters do in MXNet. */
 static void canonical(const char *op, char *out, size_t size)
 {
     static const char *const prefixes[] = {"_contrib_", "_npx_", "_npi_", "_np_", "_sparse_"};
-    static const char *const onnx[][2] = {{"Sum", "addn"}, {"Max", "maximum"}, {"Min", "minimum"}, {"Mean", "addn"}};
+    static const char *const onnx[][2] = {
+        {"Sum", "addn"}, {"Max", "maximum"}, {"Min", "minimum"}, {"Mean", "addn"}};
     size_t at = 0;
 
     for (size_t i = 0; i < sizeof onnx / sizeof onnx[0]; i++)
@@ -158,7 +175,7 @@ struct bytes viz_op_slot(const struct viz_op *op, size_t input)
     return bytes_of(at, strcspn(at, " "));
 }
 
-/* ---- templates -------------------------------------------------------------------------------------------------- */
+/* ---- templates ----------------------------------------------------------------------------------------------- */
 
 void viz_name_quote(struct buf *out, const char *name) { buf_format(out, "`%s`", name); }
 
@@ -195,7 +212,10 @@ static void fill_value(struct buf *out, const char *value)
     bool list = *value == '(' || *value == '[', any = false;
 
     if (!list) {
-        buf_add(out, value, strlen(value) < 60 ? strlen(value) : strcspn(value, " \n") < 60 ? strcspn(value, " \n") : 0);
+        buf_add(out, value,
+                strlen(value) < 60           ? strlen(value)
+                : strcspn(value, " \n") < 60 ? strcspn(value, " \n")
+                                             : 0);
         return;
     }
     for (const char *at = value; *at != '\0';) {
@@ -215,7 +235,8 @@ static void fill_over(struct buf *out, const struct viz_node *n)
 
     if (count == 0) buf_text(out, "all axes");
     else buf_text(out, count == 1 ? "axis " : "axes ");
-    for (size_t i = 0; i < count; i++) buf_format(out, "%s%lld", i == 0 ? "" : i + 1 == count ? " and " : ", ", (long long)axes[i]);
+    for (size_t i = 0; i < count; i++)
+        buf_format(out, "%s%lld", i == 0 ? "" : i + 1 == count ? " and " : ", ", (long long)axes[i]);
 }
 
 /* ONNX says in constants and in the shapes of weights what MXNet says in attributes. */
@@ -224,23 +245,26 @@ static bool fill_from_input(struct buf *out, const struct viz_graph *g, const st
     if (n->input_count < 2) return false;
     const struct viz_node *w = &g->nodes[n->inputs[1].node];
     if (bytes_equal(name, bytes_text("shape"))) {
-        for (uint32_t i = 0; i < w->int_count; i++) buf_format(out, "%s%lld", i > 0 ? "x" : "", (long long)w->ints[i]);
+        for (uint32_t i = 0; i < w->int_count; i++)
+            buf_format(out, "%s%lld", i > 0 ? "x" : "", (long long)w->ints[i]);
         return w->int_count > 0;
     }
     const struct viz_shape *s = w->output_count > 0 ? &w->shapes[0] : NULL;
     int dim = 0;
 
     if (s == NULL || s->ndim < 2) return false;
-    if (bytes_equal(name, bytes_text("output_dim")) || (viz_op_is(n, "gemm") && n->op[0] == 'G' && !viz_attr_true(n, "transB")) ||
-        viz_op_is(n, "deconvolution"))
+    if (bytes_equal(name, bytes_text("output_dim")) ||
+        (viz_op_is(n, "gemm") && n->op[0] == 'G' && !viz_attr_true(n, "transB")) || viz_op_is(n, "deconvolution"))
         dim = 1;
-    else if (!bytes_equal(name, bytes_text("num_filter")) && !bytes_equal(name, bytes_text("num_hidden"))) return false;
+    else if (!bytes_equal(name, bytes_text("num_filter")) && !bytes_equal(name, bytes_text("num_hidden")))
+        return false;
     if (s->dims[dim] < 0) return false;
     buf_format(out, "%lld", (long long)s->dims[dim]);
     return true;
 }
 
-static void fill_attr(struct buf *out, const struct viz_graph *g, const struct viz_node *n, struct bytes name, struct bytes other)
+static void fill_attr(struct buf *out, const struct viz_graph *g, const struct viz_node *n, struct bytes name,
+                      struct bytes other)
 {
     char text[32];
     const char *value = NULL;
@@ -259,7 +283,8 @@ static void fill_token(struct buf *out, const struct viz_graph *g, const struct 
 {
     const char *at = token.at, *bar = memchr(at, '|', token.size);
     size_t size = bar != NULL ? (size_t)(bar - at) : token.size;
-    struct bytes name = bytes_of(at, size), other = bar != NULL ? bytes_of(bar + 1, token.size - size - 1) : bytes_of("", 0);
+    struct bytes name = bytes_of(at, size),
+                 other = bar != NULL ? bytes_of(bar + 1, token.size - size - 1) : bytes_of("", 0);
 
     bool is_all = bytes_equal(name, bytes_text("inputs")), is_data = bytes_equal(name, bytes_text("data"));
     if ((is_all || is_data) && inputs != NULL) buf_text(out, inputs);
@@ -276,7 +301,8 @@ void viz_op_fill(struct buf *out, const char *template, const struct viz_graph *
     viz_op_fill_for(out, template, g, n, NULL);
 }
 
-void viz_op_fill_for(struct buf *out, const char *template, const struct viz_graph *g, const struct viz_node *n, const char *inputs)
+void viz_op_fill_for(struct buf *out, const char *template, const struct viz_graph *g, const struct viz_node *n,
+                     const char *inputs)
 {
     while (*template != '\0') {
         size_t plain = strcspn(template, "{");

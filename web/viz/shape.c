@@ -9,7 +9,7 @@
 
 static const struct viz_shape nothing_known = {.ndim = VIZ_UNKNOWN};
 
-/* ---- small arithmetic over what may be unknown ------------------------------------------------------------------ */
+/* ---- small arithmetic over what may be unknown --------------------------------------------------------------- */
 
 static int64_t dim_times(int64_t a, int64_t b)
 {
@@ -62,7 +62,8 @@ static int axis_of(int64_t axis, int ndim)
 }
 
 /* The numbers of an attribute, or of the constant that newer files have in its place. */
-static size_t numbers(const struct viz_graph *g, const struct viz_node *n, const char *attr, size_t input, int64_t out[VIZ_DIMS])
+static size_t numbers(const struct viz_graph *g, const struct viz_node *n, const char *attr, size_t input,
+                      int64_t out[VIZ_DIMS])
 {
     size_t count = viz_attr_ints(n, attr, out);
 
@@ -78,7 +79,7 @@ static bool is_channels_last(const struct viz_node *n)
     return layout != NULL && *layout != '\0' && strcmp(layout, "None") != 0 && strncmp(layout, "NC", 2) != 0;
 }
 
-/* ---- windows ---------------------------------------------------------------------------------------------------- */
+/* ---- windows ------------------------------------------------------------------------------------------------- */
 
 struct window {
     int ndim;
@@ -86,7 +87,8 @@ struct window {
     bool same, up;                   /* as ONNX's SAME; rounds up */
 };
 
-static void window_numbers(const struct viz_node *n, const char *name, int ndim, int64_t otherwise, int64_t out[VIZ_DIMS])
+static void window_numbers(const struct viz_node *n, const char *name, int ndim, int64_t otherwise,
+                           int64_t out[VIZ_DIMS])
 {
     size_t count = viz_attr_ints(n, name, out);
 
@@ -109,8 +111,9 @@ static bool window_read(const struct viz_node *n, int ndim, const struct viz_sha
         if (w->kernel[i] < 0 && weight->ndim == ndim + 2) w->kernel[i] = weight->dims[i + 2];
         int64_t first = (size_t)i < count ? sane(pads[i]) : 0;
         /* ONNX has the ends behind the beginnings. */
-        w->pad[i] = count == 2 * (size_t)ndim && count > 1 && viz_attr(n, "pads") != NULL ? dim_plus(first, sane(pads[i + ndim]))
-                                                                                         : dim_times(2, first);
+        w->pad[i] = count == 2 * (size_t)ndim && count > 1 && viz_attr(n, "pads") != NULL
+                        ? dim_plus(first, sane(pads[i + ndim]))
+                        : dim_times(2, first);
     }
     w->same = pad != NULL && strncmp(pad, "SAME", 4) == 0;
     w->up = (convention != NULL && strcmp(convention, "full") == 0) || viz_attr_true(n, "ceil_mode");
@@ -135,7 +138,8 @@ static int64_t filters(const struct viz_node *n, const struct viz_shape *weight,
     return said >= 0 ? sane(said) : weight->ndim > dim ? weight->dims[dim] : VIZ_UNKNOWN;
 }
 
-static void suggest_filters(struct viz_graph *g, struct viz_node *n, const struct window *w, int64_t outer, int64_t inner, int64_t bias)
+static void suggest_filters(struct viz_graph *g, struct viz_node *n, const struct window *w, int64_t outer,
+                            int64_t inner, int64_t bias)
 {
     struct viz_shape weight = {.ndim = w->ndim + 2, .dims = {outer, inner}}, b = shape1(bias);
 
@@ -148,7 +152,9 @@ static void suggest_filters(struct viz_graph *g, struct viz_node *n, const struc
 static int window_dims(const struct viz_node *n, const struct viz_shape *data)
 {
     int64_t kernel[VIZ_DIMS];
-    return data->ndim > 2 ? data->ndim - 2 : data->ndim == VIZ_UNKNOWN ? (int)viz_attr_ints(n, "kernel", kernel) : 0;
+    return data->ndim > 2              ? data->ndim - 2
+           : data->ndim == VIZ_UNKNOWN ? (int)viz_attr_ints(n, "kernel", kernel)
+                                       : 0;
 }
 
 void infer_convolution(struct viz_graph *g, struct viz_node *n)
@@ -184,8 +190,9 @@ void infer_deconvolution(struct viz_graph *g, struct viz_node *n)
         int64_t size = data->dims[i + 2] > 0 ? dim_times(w.stride[i], data->dims[i + 2] - 1) : VIZ_UNKNOWN;
         if (w.kernel[i] == 1) reach = 0;
         size = dim_plus(dim_plus(size, reach), dim_plus(1, adj[i]));
-        out.dims[i + 2] = size >= 0 && w.pad[i] >= 0 && size > w.pad[i] && viz_attr(n, "target_shape") == NULL ? size - w.pad[i]
-                                                                                                              : VIZ_UNKNOWN;
+        out.dims[i + 2] = size >= 0 && w.pad[i] >= 0 && size > w.pad[i] && viz_attr(n, "target_shape") == NULL
+                              ? size - w.pad[i]
+                              : VIZ_UNKNOWN;
     }
     give(n, 0, &out);
 }
@@ -225,7 +232,7 @@ void infer_upsampling(struct viz_graph *g, struct viz_node *n)
     give(n, 0, &out);
 }
 
-/* ---- layers ----------------------------------------------------------------------------------------------------- */
+/* ---- layers -------------------------------------------------------------------------------------------------- */
 
 void infer_nothing(struct viz_graph *g, struct viz_node *n) { (void)g, (void)n; }
 void infer_same(struct viz_graph *g, struct viz_node *n) { give(n, 0, in(g, n, 0)); }
@@ -264,7 +271,8 @@ void infer_dense(struct viz_graph *g, struct viz_node *n)
 void infer_embedding(struct viz_graph *g, struct viz_node *n)
 {
     struct viz_shape out = *in(g, n, 0);
-    struct viz_shape table = shape2(sane(viz_attr_int(n, "input_dim", VIZ_UNKNOWN)), sane(viz_attr_int(n, "output_dim", VIZ_UNKNOWN)));
+    struct viz_shape table = shape2(sane(viz_attr_int(n, "input_dim", VIZ_UNKNOWN)),
+                                    sane(viz_attr_int(n, "output_dim", VIZ_UNKNOWN)));
 
     suggest(g, n, 1, &table);
     const struct viz_shape *weight = in(g, n, 1);
@@ -322,7 +330,9 @@ void infer_rnn(struct viz_graph *g, struct viz_node *n)
     const char *mode = viz_attr(n, "mode");
     int64_t hidden = sane(viz_attr_int(n, "state_size", VIZ_UNKNOWN)), layers = viz_attr_int(n, "num_layers", 1);
     int64_t ways = viz_attr_true(n, "bidirectional") ? 2 : 1;
-    int64_t gates = mode != NULL && strcmp(mode, "lstm") == 0 ? 4 : mode != NULL && strcmp(mode, "gru") == 0 ? 3 : 1;
+    int64_t gates = mode != NULL && strcmp(mode, "lstm") == 0  ? 4
+                    : mode != NULL && strcmp(mode, "gru") == 0 ? 3
+                                                               : 1;
 
     if (data->ndim != 3 || layers < 1 || layers > 4096) return;
     struct viz_shape out = {3, {data->dims[0], data->dims[1], dim_times(hidden, ways)}};
@@ -336,7 +346,7 @@ void infer_rnn(struct viz_graph *g, struct viz_node *n)
     give(n, 2, &state);
 }
 
-/* ---- other shapes of the same ----------------------------------------------------------------------------------- */
+/* ---- other shapes of the same -------------------------------------------------------------------------------- */
 
 void infer_flatten(struct viz_graph *g, struct viz_node *n)
 {
@@ -354,7 +364,10 @@ struct reshaping {
     int guess;                       /* of out, which follows from the rest; -1: none */
 };
 
-static int64_t reshaping_next(struct reshaping *r) { return r->from < r->data->ndim ? r->data->dims[r->from++] : VIZ_UNKNOWN; }
+static int64_t reshaping_next(struct reshaping *r)
+{
+    return r->from < r->data->ndim ? r->data->dims[r->from++] : VIZ_UNKNOWN;
+}
 
 static bool reshaping_add(struct reshaping *r, int64_t dim)
 {
@@ -412,7 +425,8 @@ static void reshaping_guess(struct reshaping *r)
             else all = dim_times(all, r->data->dims[i]);
     }
     if (batches == 0 && known > 0 && all >= 0 && all % known == 0) r->out.dims[r->guess] = all / known;
-    else if (batches == 0 && known > 0 && r->data->ndim > 0 && r->data->dims[0] == VIZ_BATCH && known == dims_product(r->data, 1))
+    else if (batches == 0 && known > 0 && r->data->ndim > 0 && r->data->dims[0] == VIZ_BATCH &&
+             known == dims_product(r->data, 1))
         r->out.dims[r->guess] = VIZ_BATCH;
 }
 
@@ -552,7 +566,7 @@ void infer_filled(struct viz_graph *g, struct viz_node *n)
     give(n, 0, &out);
 }
 
-/* ---- several inputs --------------------------------------------------------------------------------------------- */
+/* ---- several inputs ------------------------------------------------------------------------------------------ */
 
 void infer_concat(struct viz_graph *g, struct viz_node *n)
 {
@@ -655,7 +669,8 @@ static struct viz_shape turned(const struct viz_shape *s, bool turn)
 
 void infer_dot(struct viz_graph *g, struct viz_node *n)
 {
-    struct viz_shape a = turned(in(g, n, 0), viz_attr_true(n, "transpose_a")), b = turned(in(g, n, 1), viz_attr_true(n, "transpose_b"));
+    struct viz_shape a = turned(in(g, n, 0), viz_attr_true(n, "transpose_a")),
+                     b = turned(in(g, n, 1), viz_attr_true(n, "transpose_b"));
     struct viz_shape out = a;
 
     if (a.ndim < 1 || b.ndim < 1 || a.ndim + b.ndim - 2 > VIZ_DIMS) return;
@@ -680,7 +695,8 @@ static void stacked_product(struct viz_node *n, const struct viz_shape *a, const
 
 void infer_batch_dot(struct viz_graph *g, struct viz_node *n)
 {
-    struct viz_shape a = turned(in(g, n, 0), viz_attr_true(n, "transpose_a")), b = turned(in(g, n, 1), viz_attr_true(n, "transpose_b"));
+    struct viz_shape a = turned(in(g, n, 0), viz_attr_true(n, "transpose_a")),
+                     b = turned(in(g, n, 1), viz_attr_true(n, "transpose_b"));
     stacked_product(n, &a, &b);
 }
 
@@ -699,7 +715,7 @@ void infer_take(struct viz_graph *g, struct viz_node *n)
     give(n, 0, &out);
 }
 
-/* ---- outputs ---------------------------------------------------------------------------------------------------- */
+/* ---- outputs ------------------------------------------------------------------------------------------------- */
 
 void infer_softmax_output(struct viz_graph *g, struct viz_node *n)
 {
@@ -707,7 +723,8 @@ void infer_softmax_output(struct viz_graph *g, struct viz_node *n)
 
     if (label.ndim > 1 && viz_attr_true(n, "multi_output"))
         memmove(&label.dims[1], &label.dims[2], (size_t)(label.ndim - 2) * sizeof label.dims[0]);
-    if (label.ndim > 1) label.ndim = viz_attr_true(n, "multi_output") || viz_attr_true(n, "preserve_shape") ? label.ndim - 1 : 1;
+    if (label.ndim > 1)
+        label.ndim = viz_attr_true(n, "multi_output") || viz_attr_true(n, "preserve_shape") ? label.ndim - 1 : 1;
     suggest(g, n, 1, &label);
     infer_same(g, n);
 }
@@ -730,7 +747,7 @@ void infer_cross_entropy(struct viz_graph *g, struct viz_node *n)
     give(n, 0, &out);
 }
 
-/* ---- the pass --------------------------------------------------------------------------------------------------- */
+/* ---- the pass ------------------------------------------------------------------------------------------------ */
 
 static void infer_dtype(const struct viz_graph *g, struct viz_node *n)
 {
@@ -774,7 +791,8 @@ void viz_infer(struct viz_graph *g)
 
 enum { NAMES_SHOWN = 64 };
 
-enum status viz_shape_give(struct viz_graph *g, const char *variable, const struct viz_shape *shape, struct error *e)
+enum status viz_shape_give(struct viz_graph *g, const char *variable, const struct viz_shape *shape,
+                           struct error *e)
 {
     const char *names[NAMES_SHOWN + 1] = {NULL};
     size_t count = 0;
@@ -789,7 +807,9 @@ enum status viz_shape_give(struct viz_graph *g, const char *variable, const stru
         if (count < NAMES_SHOWN && !viz_is_param(n)) names[count++] = n->name;
     }
     const char *near = nearest_name(bytes_text(variable), names);
-    return error_set(e, REASON_BAD_ARGUMENT, near != NULL ? "shape: no variable is called '%.100s'; did you mean '%.100s'?"
+    return error_set(e, REASON_BAD_ARGUMENT,
+                     near != NULL       ? "shape: no variable is called '%.100s'; did you mean '%.100s'?"
                      : names[0] != NULL ? "shape: no variable is called '%.100s'; there is '%.100s'"
-                                        : "shape: no variable is called '%.100s'", variable, near != NULL ? near : names[0]);
+                                        : "shape: no variable is called '%.100s'",
+                     variable, near != NULL ? near : names[0]);
 }

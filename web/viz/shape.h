@@ -1,5 +1,5 @@
-/* What shapes follow from those of the inputs, for the common operators. What does not follow stays unknown and is shown
- * as "?"; nothing here is an error but a shape given for no variable.
+/* What shapes follow from those of the inputs, for the common operators. What does not follow stays unknown and is
+ * shown as "?"; nothing here is an error but a shape given for no variable.
  *
  * Pure; one thread at a time for a graph. */
 #ifndef WEB_VIZ_SHAPE_H
@@ -7,18 +7,20 @@
 
 #include "web/viz/graph.h"
 
-/* Shapes that variables say of themselves (`__shape__`), then a pass in topological order. Keys are bound and given shapes
- * set before: what is known already is never replaced. */
+/* Shapes that variables say of themselves (`__shape__`), then a pass in topological order. Keys are bound and
+ * given shapes set before: what is known already is never replaced. */
 void viz_infer(struct viz_graph *g);
 /* Sets the shape of a variable. BAD_ARGUMENT names the variables that there are. */
-enum status viz_shape_give(struct viz_graph *g, const char *variable, const struct viz_shape *shape, struct error *e) MUST_CHECK;
+enum status viz_shape_give(struct viz_graph *g, const char *variable, const struct viz_shape *shape,
+                           struct error *e) MUST_CHECK;
 
 /* The functions of ops.h's rows. */
-#define VIZ_INFERS(X)                                                                                                 \
-    X(nothing) X(same) X(convolution) X(deconvolution) X(dense) X(embedding) X(batch_norm) X(layer_norm) X(leaky)     \
-    X(pooling) X(global_pooling) X(concat) X(flatten) X(reshape) X(broadcast) X(reduce) X(arg_reduce) X(transpose)    \
-    X(dot) X(batch_dot) X(matmul) X(swap_axes) X(expand_dims) X(squeeze) X(slice_axis) X(split) X(stack) X(upsampling) \
-    X(one_hot) X(take) X(rnn) X(softmax_output) X(regression_output) X(filled) X(cross_entropy)
+#define VIZ_INFERS(X)                                                                                         \
+    X(nothing) X(same) X(convolution) X(deconvolution) X(dense) X(embedding) X(batch_norm) X(layer_norm)      \
+    X(leaky) X(pooling) X(global_pooling) X(concat) X(flatten) X(reshape) X(broadcast) X(reduce)              \
+    X(arg_reduce) X(transpose) X(dot) X(batch_dot) X(matmul) X(swap_axes) X(expand_dims) X(squeeze)           \
+    X(slice_axis) X(split) X(stack) X(upsampling) X(one_hot) X(take) X(rnn) X(softmax_output)                 \
+    X(regression_output) X(filled) X(cross_entropy)
 #define VIZ_INFER_DECLARE(name) void infer_##name(struct viz_graph *g, struct viz_node *n);
 VIZ_INFERS(VIZ_INFER_DECLARE)
 #undef VIZ_INFER_DECLARE

@@ -43,7 +43,8 @@ static void sum_join(struct sum *all, const struct sum *s)
     all->unknown += s->unknown;
 }
 
-/* The walk over layers that both forms of a summary are. A parameter that several layers share counts for the first. */
+/* The walk over layers that both forms of a summary are. A parameter that several layers share counts for the
+ * first. */
 struct walk {
     const struct viz_graph *g;
     bool *counted;
@@ -67,10 +68,11 @@ static struct sum walk_layer(struct walk *w, uint32_t at)
     return s;
 }
 
-/* ---- as a table ------------------------------------------------------------------------------------------------- */
+/* ---- as a table ---------------------------------------------------------------------------------------------- */
 
 enum column { LAYER, SHAPE, PARAMS, BYTES, DTYPE, UPDATER, PREVIOUS, COLUMN_COUNT };
-static const char *const titles[COLUMN_COUNT] = {"Layer (type)", "Output Shape", "Param #", "Bytes", "Dtype", "Updater", "Previous Layer"};
+static const char *const titles[COLUMN_COUNT] = {"Layer (type)", "Output Shape", "Param #",       "Bytes",
+                                                 "Dtype",        "Updater",      "Previous Layer"};
 
 struct table {
     struct buf *out;
@@ -87,8 +89,9 @@ static void table_begin(struct table *t, struct buf *out, const struct viz_table
     static const enum column few[] = {LAYER, SHAPE, PARAMS, PREVIOUS};
     bool is_few = want->position_count == 4;
 
-    *t = (struct table){.out = out, .width = want->width == 0 ? 120 : want->width > WIDTH_MAX ? WIDTH_MAX : want->width,
-                        .count = is_few ? 4 : COLUMN_COUNT};
+    *t = (struct table){.out = out, .width = want->width, .count = is_few ? 4 : COLUMN_COUNT};
+    if (t->width == 0) t->width = 120;
+    if (t->width > WIDTH_MAX) t->width = WIDTH_MAX;
     for (size_t i = 0; i < t->count; i++) {
         double end = want->position_count == t->count ? want->positions[i] : is_few ? mxnet[i] : all[i];
         if (want->position_count > 0 && want->positions[want->position_count - 1] <= 1) end *= t->width;
@@ -107,7 +110,11 @@ static void table_row(struct table *t, const char *const cells[COLUMN_COUNT])
 
     for (size_t i = 0; i < t->count; i++) {
         const char *text = cells[t->columns[i]] != NULL ? cells[t->columns[i]] : "";
-        unsigned end = t->ends[i], room = end > at + 1 && i + 1 < t->count ? end - at - 1 : end > at ? end - at : 0, used = 0;
+        unsigned end = t->ends[i],
+                 room = end > at + 1 && i + 1 < t->count ? end - at - 1
+                        : end > at                       ? end - at
+                                                         : 0,
+                 used = 0;
         for (; *text != '\0'; text++) {
             if (is_wide_part((unsigned char)*text) && used++ == room) break;
             if ((unsigned char)*text < 32) buf_text(t->out, "\uFFFD");
@@ -154,7 +161,8 @@ static const char *previous(const struct viz_graph *g, const struct viz_node *n,
 
     for (; *i < n->input_count; ++*i) {
         const struct viz_node *from = &g->nodes[n->inputs[*i].node];
-        const struct viz_shape *s = n->inputs[*i].output < from->output_count ? &from->shapes[n->inputs[*i].output] : NULL;
+        const struct viz_shape *s = n->inputs[*i].output < from->output_count ? &from->shapes[n->inputs[*i].output]
+                                                                              : NULL;
         if (viz_is_param(from)) continue;
         ++*i;
         buf_clear(text);
@@ -184,7 +192,8 @@ static void table_layer(struct table *t, const struct viz_graph *g, uint32_t at,
     cells[UPDATER] = s->updater;
     cells[PREVIOUS] = previous(g, n, &i, &before);
     table_row(t, cells);
-    while ((more = previous(g, n, &i, &before)) != NULL) table_row(t, (const char *[COLUMN_COUNT]){[PREVIOUS] = more});
+    while ((more = previous(g, n, &i, &before)) != NULL)
+        table_row(t, (const char *[COLUMN_COUNT]){[PREVIOUS] = more});
     buf_fini(&layer);
     buf_fini(&params);
     buf_fini(&bytes);
@@ -199,14 +208,16 @@ static void table_totals(struct table *t, const struct sum *all)
     viz_add_count(t->out, all->bytes);
     buf_text(t->out, " bytes\n");
     if (all->kept > 0) {
-        buf_text(t->out, "Of these, learned: ");
+        buf_text(t->out, "Learned: ");
         viz_add_count(t->out, all->count - all->kept);
-        buf_text(t->out, "; running statistics: ");
+        buf_text(t->out, "; kept without being learned: ");
         viz_add_count(t->out, all->kept);
         buf_text(t->out, "\n");
     }
-    if (all->unknown > 0) buf_format(t->out, "Not counted, as their shape is not known: %u array%s. Give the shapes of the inputs.\n",
-                                     all->unknown, all->unknown == 1 ? "" : "s");
+    if (all->unknown > 0)
+        buf_format(t->out,
+                   "Not counted, as their shape is not known: %u array%s. Give the shapes of the inputs.\n",
+                   all->unknown, all->unknown == 1 ? "" : "s");
 }
 
 void viz_write_summary(struct buf *out, const struct viz_graph *g, const struct viz_table *want)
@@ -236,12 +247,12 @@ void viz_write_summary(struct buf *out, const struct viz_graph *g, const struct 
     mem_free(w.counted);
 }
 
-/* ---- as numbers ------------------------------------------------------------------------------------------------- */
+/* ---- as numbers ---------------------------------------------------------------------------------------------- */
 
 static void json_sum(struct buf *out, const struct sum *s)
 {
-    buf_format(out, "\"parameters\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"arrays\":%u,\"unknown\":%u", s->count, s->bytes, s->arrays,
-               s->unknown);
+    buf_format(out, "\"parameters\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"arrays\":%u,\"unknown\":%u", s->count,
+               s->bytes, s->arrays, s->unknown);
 }
 
 static void json_layer(struct buf *out, const struct viz_graph *g, uint32_t at, const struct sum *s)

@@ -8,40 +8,38 @@
 
 enum { MARGIN = 16, LEGEND_HEIGHT = 46, SWATCH = 54 };
 
-/* A family has one colour: its border is that, its inside a tint, so the same rules do on light and on dark ground. What is
- * solid (colours of a scale, MXNet's) comes behind the rules for dark ground, as it wins over them. */
+/* A family has one colour: its border is that, its inside a tint, so the same rules do on light and on dark
+ * ground. What is solid (colours of a scale, MXNet's) comes behind the rules for dark ground, as it wins over
+ * them. */
 const char viz_svg_style[] =
-    ".graph{font-family:'Liberation Sans',Arial,Helvetica,sans-serif;font-size:11px}"
-    ".graph .ground{fill:#fff}"
-    ".graph text{text-anchor:middle;fill:#22272d}"
-    ".graph .t{font-size:13px;font-weight:bold}"
-    ".graph .n{fill:#5b6570}.graph .s{text-anchor:start}"
-    ".graph .e{fill:none;stroke:#7a8590;stroke-width:1.3}"
+    ".graph{font-family:'Liberation Sans',Arial,Helvetica,sans-serif;font-size:11px}.graph .ground{fill:#fff}"
+    ".graph text{text-anchor:middle;fill:#22272d}.graph .t{font-size:13px;font-weight:bold}"
+    ".graph .n{fill:#5b6570}.graph .s{text-anchor:start}.graph .e{fill:none;stroke:#7a8590;stroke-width:1.3}"
     ".graph .head{fill:#7a8590;stroke:none}"
-    ".graph .l{fill:#5b6570;stroke:#fff;stroke-width:3px;paint-order:stroke}"
-    ".graph .b{color:#7a8590}"
+    ".graph .l{fill:#5b6570;stroke:#fff;stroke-width:3px;paint-order:stroke}.graph .b{color:#7a8590}"
     ".graph .b>rect{fill:currentColor;fill-opacity:.15;stroke:currentColor;stroke-width:1.2}"
-    ".graph .p>rect{fill:currentColor;fill-opacity:.13}.graph.colored .p>rect{stroke:currentColor;stroke-opacity:.6}"
-    "@media (prefers-color-scheme:dark){.graph .ground{fill:#14171a}.graph text{fill:#e3e7ea}.graph .n{fill:#a7b0b8}"
-    ".graph .l{fill:#c3cad0;stroke:#14171a}.graph .e{stroke:#8d98a3}.graph .head{fill:#8d98a3}.graph .b>rect{fill-opacity:.24}}"
-    ".graph .data{color:#2f8f6b}.graph .label{color:#8a7a1e}.graph .param{color:#6b7680}"
-    ".graph .layer{color:#cf5a43}.graph .act{color:#a98f14}.graph .norm{color:#6f63b5}.graph .pool{color:#2f7fb0}"
-    ".graph .shape{color:#c77e17}.graph .softmax,.graph .loss{color:#6a9a1c}.graph .math{color:#a5568f}"
-    ".graph .block{color:#54707f}"
-    ".graph.colored .b{color:#9aa3ac}"
-    ".graph .q0>rect{fill:#e6f0fa}.graph .q1>rect{fill:#cbdff1}.graph .q2>rect{fill:#a6cbe6}.graph .q3>rect{fill:#79b2da}"
-    ".graph .q4>rect{fill:#3f86bf}.graph .q5>rect{fill:#1c609f}.graph .q6>rect{fill:#0a3a75}"
-    ".graph.categories .q0>rect{fill:#9fd8cc}.graph.categories .q1>rect{fill:#f6b6a5}.graph.categories .q2>rect{fill:#c9c3ea}"
-    ".graph.categories .q3>rect{fill:#f4dc8f}.graph.categories .q4>rect{fill:#a9cdee}.graph.categories .q5>rect{fill:#cde39b}"
-    ".graph.categories .q6>rect{fill:#e9bcd9}"
-    ".graph .q0>rect,.graph .q1>rect,.graph .q2>rect,.graph .q3>rect,.graph .q4>rect,.graph .q5>rect,.graph .q6>rect"
-    "{fill-opacity:1}"
-    ".graph .q0>text,.graph .q1>text,.graph .q2>text,.graph .q3>text,.graph.categories .q4>text,.graph.categories .q5>text,"
-    ".graph.categories .q6>text{fill:#14181c}"
-    ".graph .q4>text,.graph .q5>text,.graph .q6>text{fill:#fff}"
-    ".graph .m0>rect{fill:#8dd3c7}.graph .m1>rect{fill:#fb8072}.graph .m2>rect{fill:#ffffb3}.graph .m3>rect{fill:#bebada}"
-    ".graph .m4>rect{fill:#80b1d3}.graph .m5>rect{fill:#fdb462}.graph .m6>rect{fill:#b3de69}.graph .m7>rect{fill:#fccde5}"
-    ".graph.mxnet .b{color:#000}.graph.mxnet .b>rect{fill-opacity:1}.graph.mxnet .b text{fill:#000}";
+    ".graph .p>rect{fill:currentColor;fill-opacity:.13}"
+    ".graph.colored .p>rect{stroke:currentColor;stroke-opacity:.6}"
+    "@media (prefers-color-scheme:dark){.graph .ground{fill:#14171a}.graph text{fill:#e3e7ea}"
+    ".graph .n{fill:#a7b0b8}.graph .l{fill:#c3cad0;stroke:#14171a}.graph .e{stroke:#8d98a3}"
+    ".graph .head{fill:#8d98a3}.graph .b>rect{fill-opacity:.24}}.graph .data{color:#2f8f6b}"
+    ".graph .label{color:#8a7a1e}.graph .param{color:#6b7680}.graph .layer{color:#cf5a43}"
+    ".graph .act{color:#a98f14}.graph .norm{color:#6f63b5}.graph .pool{color:#2f7fb0}.graph .shape{color:#c77e17}"
+    ".graph .softmax,.graph .loss{color:#6a9a1c}.graph .math{color:#a5568f}.graph .block{color:#54707f}"
+    ".graph.colored .b{color:#9aa3ac}.graph .q0>rect{fill:#e6f0fa}.graph .q1>rect{fill:#cbdff1}"
+    ".graph .q2>rect{fill:#a6cbe6}.graph .q3>rect{fill:#79b2da}.graph .q4>rect{fill:#3f86bf}"
+    ".graph .q5>rect{fill:#1c609f}.graph .q6>rect{fill:#0a3a75}.graph.categories .q0>rect{fill:#9fd8cc}"
+    ".graph.categories .q1>rect{fill:#f6b6a5}.graph.categories .q2>rect{fill:#c9c3ea}"
+    ".graph.categories .q3>rect{fill:#f4dc8f}.graph.categories .q4>rect{fill:#a9cdee}"
+    ".graph.categories .q5>rect{fill:#cde39b}.graph.categories .q6>rect{fill:#e9bcd9}.graph .q0>rect,"
+    ".graph .q1>rect,.graph .q2>rect,.graph .q3>rect,.graph .q4>rect,.graph .q5>rect,"
+    ".graph .q6>rect{fill-opacity:1}.graph .q0>text,.graph .q1>text,.graph .q2>text,.graph .q3>text,"
+    ".graph.categories .q4>text,.graph.categories .q5>text,.graph.categories .q6>text{fill:#14181c}"
+    ".graph .q4>text,.graph .q5>text,.graph .q6>text{fill:#fff}.graph .m0>rect{fill:#8dd3c7}"
+    ".graph .m1>rect{fill:#fb8072}.graph .m2>rect{fill:#ffffb3}.graph .m3>rect{fill:#bebada}"
+    ".graph .m4>rect{fill:#80b1d3}.graph .m5>rect{fill:#fdb462}.graph .m6>rect{fill:#b3de69}"
+    ".graph .m7>rect{fill:#fccde5}.graph.mxnet .b{color:#000}.graph.mxnet .b>rect{fill-opacity:1}"
+    ".graph.mxnet .b text{fill:#000}";
 
 static void add_number(struct buf *out, double v)
 {
@@ -78,7 +76,7 @@ static void add_point(struct buf *out, struct layout_point at)
     add_number(out, at.y);
 }
 
-/* ---- arrows ----------------------------------------------------------------------------------------------------- */
+/* ---- arrows -------------------------------------------------------------------------------------------------- */
 
 static struct layout_point at_margin(const struct viz_picture *p, double x, double y)
 {
@@ -118,7 +116,8 @@ static void write_path(struct buf *out, const struct viz_picture *p, const struc
 
 static void write_arrows(struct buf *out, const struct viz_picture *p)
 {
-    buf_text(out, "<defs><marker id=\"head\" viewBox=\"0 0 8 8\" refX=\"7.4\" refY=\"4\" markerWidth=\"7\" markerHeight=\"7\" "
+    buf_text(out, "<defs><marker id=\"head\" viewBox=\"0 0 8 8\" refX=\"7.4\" refY=\"4\" markerWidth=\"7\" "
+                  "markerHeight=\"7\" "
                   "orient=\"auto\"><path class=\"head\" d=\"M0 .6L8 4 0 7.4z\"/></marker></defs>\n"
                   "<g class=\"e\" marker-end=\"url(#head)\">\n");
     for (size_t i = 0; i < p->layout.arrow_count; i++) write_path(out, p, &p->layout.arrows[i]);
@@ -137,7 +136,7 @@ static void write_arrows(struct buf *out, const struct viz_picture *p)
     }
 }
 
-/* ---- boxes ------------------------------------------------------------------------------------------------------ */
+/* ---- boxes --------------------------------------------------------------------------------------------------- */
 
 enum { TOOLTIP_ATTRS = 12 };
 
@@ -171,7 +170,8 @@ static void write_tooltip(struct buf *out, const struct viz_picture *p, const st
 static const char *mxnet_class(const struct viz_node *n)
 {
     static const struct { const char *op, *name; } classes[] = {
-        {"Convolution", "m1"}, {"FullyConnected", "m1"}, {"Activation", "m2"}, {"LeakyReLU", "m2"}, {"BatchNorm", "m3"},
+        {"Convolution", "m1"}, {"FullyConnected", "m1"}, {"Activation", "m2"}, {"LeakyReLU", "m2"},
+        {"BatchNorm", "m3"},
         {"Pooling", "m4"}, {"Concat", "m5"}, {"Flatten", "m5"}, {"Reshape", "m5"}, {"Softmax", "m6"},
     };
     for (size_t i = 0; n->op != NULL && i < sizeof classes / sizeof classes[0]; i++)
@@ -205,7 +205,8 @@ static void write_key(struct buf *out, const struct viz_node *n)
     buf_text(out, "\"");
 }
 
-static void write_chip(struct buf *out, const struct viz_picture *p, const struct viz_line *l, double width, double y)
+static void write_chip(struct buf *out, const struct viz_picture *p, const struct viz_line *l, double width,
+                       double y)
 {
     double w = viz_text_width(l->text, SMALL_SIZE, false) + 2 * CHIP_PAD;
     const struct viz_node *n = &p->graph->nodes[l->node];
@@ -231,7 +232,8 @@ static void write_chip(struct buf *out, const struct viz_picture *p, const struc
 
 static void write_lines(struct buf *out, const struct viz_picture *p, const struct viz_box *b)
 {
-    static const char *const classes[] = {[LINE_TITLE] = "t", [LINE_NAME] = "n", [LINE_DETAIL] = "d", [LINE_SHAPE] = "n"};
+    static const char *const classes[] = {
+        [LINE_TITLE] = "t", [LINE_NAME] = "n", [LINE_DETAIL] = "d", [LINE_SHAPE] = "n"};
     double y = BOX_PAD_Y;
 
     if (p->look.view == VIEW_mxnet) y = (b->height - (LINE_HEIGHT - 1) * b->line_count) / 2;
@@ -295,7 +297,7 @@ static void write_box(struct buf *out, const struct viz_picture *p, uint32_t i)
     buf_text(out, "</g>\n");
 }
 
-/* ---- the whole -------------------------------------------------------------------------------------------------- */
+/* ---- the whole ----------------------------------------------------------------------------------------------- */
 
 static void write_legend(struct buf *out, const struct viz_picture *p, double y)
 {
@@ -308,8 +310,10 @@ static void write_legend(struct buf *out, const struct viz_picture *p, double y)
     for (int i = 0; i < QUANTA; i++) {
         if (p->legend.texts[i] == NULL) continue;
         any = true;
-        buf_format(out, "<g class=\"b q%d\" transform=\"translate(%d 0)\"><rect width=\"%d\" height=\"18\"/><text x=\"%d\" y=\"13\">", i,
-                   i * SWATCH, SWATCH, SWATCH / 2);
+        buf_format(out,
+                   "<g class=\"b q%d\" transform=\"translate(%d 0)\"><rect width=\"%d\" height=\"18\"/><text "
+                   "x=\"%d\" y=\"13\">",
+                   i, i * SWATCH, SWATCH, SWATCH / 2);
         struct buf fit = {0};
         viz_text_fit(&fit, p->legend.texts[i], SMALL_SIZE, false, SWATCH - 6);
         buf_add(&fit, "", 1);
@@ -323,7 +327,8 @@ static void write_legend(struct buf *out, const struct viz_picture *p, double y)
 
 void viz_write_svg(struct buf *out, const struct viz_picture *p, const char *title, bool with_style)
 {
-    struct layout_point size = viz_turn(p, (struct layout_point){p->layout.width, p->look.direction == DIRECTION_UP ? 0 : p->layout.height});
+    struct layout_point size = viz_turn(
+        p, (struct layout_point){p->layout.width, p->look.direction == DIRECTION_UP ? 0 : p->layout.height});
     bool legend = p->legend.title != NULL;
     double w = size.x + 2 * MARGIN, h = size.y + 2 * MARGIN;
 

@@ -27,7 +27,8 @@ static enum status fault(const struct symbol *f, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    return error_set(f->e, REASON_NETWORK_INVALID, "node %zu ('%.100s'): %s", f->count, f->name != NULL ? f->name : "", text);
+    return error_set(f->e, REASON_NETWORK_INVALID, "node %zu ('%.100s'): %s", f->count,
+                     f->name != NULL ? f->name : "", text);
 }
 
 /* What a parser would have to hold is counted before it is given the text. */
@@ -38,7 +39,8 @@ static enum status check_text(struct bytes file, struct error *e)
     bool quoted = false;
 
     if (file.size > VIZ_JSON_SIZE_MAX)
-        return error_set(e, REASON_TOO_LARGE, "a symbol file of %zu bytes; at most %d", file.size, VIZ_JSON_SIZE_MAX);
+        return error_set(e, REASON_TOO_LARGE, "a symbol file of %zu bytes; at most %d", file.size,
+                         VIZ_JSON_SIZE_MAX);
     for (size_t i = 0; i < file.size; i++) {
         char c = at[i];
         if (quoted && c == '\\') i++;
@@ -55,7 +57,7 @@ static enum status check_text(struct bytes file, struct error *e)
     return STATUS_OK;
 }
 
-/* ---- attributes ------------------------------------------------------------------------------------------------- */
+/* ---- attributes ---------------------------------------------------------------------------------------------- */
 
 static const char *hidden_name(const char *name)
 {
@@ -77,7 +79,8 @@ static int add_text(const char *text, size_t size, void *out)
 /* Values are texts in MXNet's files; what others write as numbers or lists is taken as its JSON. */
 static const char *value_text(struct symbol *f, const json_t *v)
 {
-    if (json_is_string(v)) return viz_text(f->g, bytes_of(json_string_value(v), json_string_length(v)), VIZ_VALUE_MAX);
+    if (json_is_string(v))
+        return viz_text(f->g, bytes_of(json_string_value(v), json_string_length(v)), VIZ_VALUE_MAX);
     if (json_is_true(v)) return "True";
     if (json_is_false(v)) return "False";
     struct buf text = {0};
@@ -94,7 +97,8 @@ static enum status add_attrs(struct symbol *f, const json_t *from, struct viz_at
     json_t *value;
 
     json_object_foreach((json_t *)(uintptr_t)from, name, value) {
-        if (strlen(name) > VIZ_NAME_MAX) return fault(f, "an attribute's name has %zu bytes; at most %d", strlen(name), VIZ_NAME_MAX);
+        if (strlen(name) > VIZ_NAME_MAX)
+            return fault(f, "an attribute's name has %zu bytes; at most %d", strlen(name), VIZ_NAME_MAX);
         struct viz_attr *a = &attrs[(*count)++];
         a->name = viz_text(f->g, bytes_text(hidden_name(name)), VIZ_NAME_MAX);
         a->value = value_text(f, value);
@@ -112,20 +116,23 @@ static enum status read_attrs(struct symbol *f, const json_t *node, struct viz_n
 
     for (size_t i = 0; i < 3; i++) {
         const json_t *place = json_object_get(node, places[i]);
-        if (place != NULL && !json_is_object(place) && !json_is_null(place)) return fault(f, "%s is no object", places[i]);
+        if (place != NULL && !json_is_object(place) && !json_is_null(place))
+            return fault(f, "%s is no object", places[i]);
         total += json_object_size(place);
     }
     if (total > VIZ_ATTRS_MAX) return fault(f, "%zu attributes; at most %d", total, VIZ_ATTRS_MAX);
     struct viz_attr *attrs = ARENA_NEW(&f->g->arena, total, struct viz_attr);
     if (attrs == NULL) return viz_no_memory(f->e);
-    for (size_t i = 0; i < 3 && s == STATUS_OK; i++) s = add_attrs(f, json_object_get(node, places[i]), attrs, &count);
-    if (json_array_size(json_object_get(node, "subgraphs")) > 0) attrs[count++] = (struct viz_attr){"subgraphs", "not drawn"};
+    for (size_t i = 0; i < 3 && s == STATUS_OK; i++)
+        s = add_attrs(f, json_object_get(node, places[i]), attrs, &count);
+    if (json_array_size(json_object_get(node, "subgraphs")) > 0)
+        attrs[count++] = (struct viz_attr){"subgraphs", "not drawn"};
     n->attrs = attrs;
     n->attr_count = (uint32_t)count;
     return s;
 }
 
-/* ---- inputs ----------------------------------------------------------------------------------------------------- */
+/* ---- inputs -------------------------------------------------------------------------------------------------- */
 
 static bool is_index(const json_t *v, size_t below, size_t *out)
 {
@@ -137,7 +144,8 @@ static bool is_index(const json_t *v, size_t below, size_t *out)
 }
 
 /* [node, output] or [node, output, version]. */
-static enum status read_entry(struct symbol *f, const json_t *entry, const char *what, size_t at, struct viz_input *out)
+static enum status read_entry(struct symbol *f, const json_t *entry, const char *what, size_t at,
+                              struct viz_input *out)
 {
     size_t node, output;
     const json_t *first = json_array_get(entry, 0);
@@ -155,8 +163,8 @@ static enum status read_entry(struct symbol *f, const json_t *entry, const char 
     return STATUS_OK;
 }
 
-/* BatchNorm keeps two statistics; files before 0.9 do not list them. They come before the node, as topological order
- * wants it. */
+/* BatchNorm keeps two statistics; files before 0.9 do not list them. They come before the node, as topological
+ * order wants it. */
 static enum status add_statistics(struct symbol *f, const char *name, uint32_t out[2])
 {
     static const char *const ends[] = {"moving_mean", "moving_var"};
@@ -165,7 +173,8 @@ static enum status add_statistics(struct symbol *f, const char *name, uint32_t o
 
     for (int i = 0; i < 2 && s == STATUS_OK; i++) {
         snprintf(text, sizeof text, "%s_%s", name, ends[i]);
-        if (!bytes_is_utf8(bytes_text(text))) snprintf(text, sizeof text, "%s", ends[i]); /* cut inside a character */
+        if (!bytes_is_utf8(bytes_text(text)))
+            snprintf(text, sizeof text, "%s", ends[i]); /* cut inside a character */
         s = viz_node_add(f->g, bytes_text(text), (struct bytes){0}, &out[i], f->e);
         if (s == STATUS_OK) s = viz_outputs_set(f->g, out[i], 1, f->e);
     }
@@ -193,7 +202,7 @@ static enum status read_inputs(struct symbol *f, const json_t *list, const uint3
     return STATUS_OK;
 }
 
-/* ---- nodes ------------------------------------------------------------------------------------------------------ */
+/* ---- nodes --------------------------------------------------------------------------------------------------- */
 
 static enum status read_node(struct symbol *f, const json_t *node)
 {
@@ -238,7 +247,8 @@ static enum status read_heads(struct symbol *f, const json_t *heads)
     json_array_foreach(heads, i, entry) {
         struct viz_input head;
         enum status s = read_entry(f, entry, "head", i, &head);
-        if (s != STATUS_OK) return error_set(f->e, REASON_NETWORK_INVALID, "head %zu refers to no output of a node", i);
+        if (s != STATUS_OK)
+            return error_set(f->e, REASON_NETWORK_INVALID, "head %zu refers to no output of a node", i);
         f->g->nodes[head.node].head = true;
     }
     return STATUS_OK;
@@ -260,7 +270,8 @@ static enum status count_outputs(struct symbol *f, const json_t *rows)
         }
     }
     for (size_t i = 0; i < f->count && json_array_size(rows) == f->count + 1; i++) {
-        json_int_t said = json_integer_value(json_array_get(rows, i + 1)) - json_integer_value(json_array_get(rows, i));
+        json_int_t said = json_integer_value(json_array_get(rows, i + 1)) -
+                          json_integer_value(json_array_get(rows, i));
         uint32_t *c = &counts[f->index[i]];
         if (said > *c && said <= VIZ_OUTPUTS_MAX) *c = (uint32_t)said;
     }
@@ -283,9 +294,11 @@ static enum status read_root(struct symbol *f, const json_t *root)
     const json_t *nodes = json_object_get(root, "nodes");
     size_t count = json_array_size(nodes);
 
-    if (!json_is_array(nodes)) return error_set(f->e, REASON_NETWORK_INVALID, "no list `nodes`: this is no symbol file of MXNet's");
+    if (!json_is_array(nodes))
+        return error_set(f->e, REASON_NETWORK_INVALID, "no list `nodes`: this is no symbol file of MXNet's");
     if (count == 0) return error_set(f->e, REASON_NETWORK_INVALID, "the network has no nodes");
-    if (count > VIZ_NODES_MAX) return error_set(f->e, REASON_TOO_LARGE, "%zu nodes; at most %d", count, VIZ_NODES_MAX);
+    if (count > VIZ_NODES_MAX)
+        return error_set(f->e, REASON_TOO_LARGE, "%zu nodes; at most %d", count, VIZ_NODES_MAX);
     f->old = is_old(root);
     f->index = ARENA_NEW(&f->g->arena, count, uint32_t);
     if (f->index == NULL) return viz_no_memory(f->e);
@@ -302,7 +315,8 @@ enum status viz_read_symbol(struct viz_graph *g, struct bytes file, struct error
 
     if (s != STATUS_OK) return s;
     json_t *root = json_loadb(file.at, file.size, JSON_REJECT_DUPLICATES, &where);
-    if (root == NULL) return error_set(e, REASON_BAD_JSON, "line %d, column %d: %s", where.line, where.column, where.text);
+    if (root == NULL)
+        return error_set(e, REASON_BAD_JSON, "line %d, column %d: %s", where.line, where.column, where.text);
     s = read_root(&f, root);
     json_decref(root);
     return s;

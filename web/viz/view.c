@@ -20,9 +20,12 @@ enum viz_view viz_view_find(const char *name)
     return (enum viz_view)i;
 }
 
-static enum status no_memory(struct error *e) { return error_set(e, REASON_NO_MEMORY, "no memory for the picture"); }
+static enum status no_memory(struct error *e)
+{
+    return error_set(e, REASON_NO_MEMORY, "no memory for the picture");
+}
 
-/* ---- what becomes a box ----------------------------------------------------------------------------------------- */
+/* ---- what becomes a box -------------------------------------------------------------------------------------- */
 
 /* A box to be: consecutive items. An item is a node that is not folded. */
 struct group {
@@ -70,7 +73,7 @@ static enum status list_items(struct maker *m)
     return STATUS_OK;
 }
 
-/* ---- what looks alike ------------------------------------------------------------------------------------------- */
+/* ---- what looks alike ---------------------------------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t h, uint64_t v)
 {
@@ -91,8 +94,8 @@ static uint64_t mix_shape(uint64_t h, const struct viz_shape *s)
     return h;
 }
 
-/* Operator, what stands behind it, shapes, and how far back the inputs lie: two blocks of equal signs are the same and hang
- * on what is before them in the same way. */
+/* Operator, what stands behind it, shapes, and how far back the inputs lie: two blocks of equal signs are the same
+ * and hang on what is before them in the same way. */
 static enum status sign_item(struct maker *m, uint32_t item)
 {
     const struct viz_node *n = &m->g->nodes[m->items[item]];
@@ -175,7 +178,8 @@ static enum status join_repeated(struct maker *m)
 
     if (items == NULL) return no_memory(m->e);
     for (size_t i = 0; i < m->group_count; i++)
-        items[i] = (struct viz_item){m->groups[i].sign, m->groups[i].fixed, is_expanded(m, m->items[m->groups[i].first])};
+        items[i] = (struct viz_item){m->groups[i].sign, m->groups[i].fixed,
+                                     is_expanded(m, m->items[m->groups[i].first])};
     s = viz_runs_find(items, m->group_count, &m->p->arena, &runs, &run_count, m->e);
     if (s != STATUS_OK) return s;
     for (size_t i = 0, r = 0; i < m->group_count;) {
@@ -204,7 +208,7 @@ static enum status make_groups(struct maker *m)
     return s == STATUS_OK && collapse ? join_repeated(m) : s;
 }
 
-/* ---- arrows ----------------------------------------------------------------------------------------------------- */
+/* ---- arrows -------------------------------------------------------------------------------------------------- */
 
 static enum status make_boxes(struct maker *m)
 {
@@ -252,10 +256,11 @@ static enum status make_arrows(struct maker *m)
     return STATUS_OK;
 }
 
-/* ---- what stands in a box --------------------------------------------------------------------------------------- */
+/* ---- what stands in a box ------------------------------------------------------------------------------------ */
 
 /* Lines of the box in hand go to the end of the picture's; the arena has room for all. */
-static enum status add_line(struct maker *m, struct viz_box *b, enum viz_line_kind kind, struct buf *text, uint32_t node)
+static enum status add_line(struct maker *m, struct viz_box *b, enum viz_line_kind kind, struct buf *text,
+                            uint32_t node)
 {
     struct viz_picture *p = m->p;
     double size = kind == LINE_TITLE ? FONT_SIZE : SMALL_SIZE, pad = kind == LINE_CHIP ? CHIP_PAD : 0;
@@ -273,14 +278,17 @@ static enum status add_line(struct maker *m, struct viz_box *b, enum viz_line_ki
     return STATUS_OK;
 }
 
-const char *viz_short_name(const struct viz_node *of, size_t input, const struct viz_node *param, char out[VIZ_NAME_MAX + 1])
+const char *viz_short_name(const struct viz_node *of, size_t input, const struct viz_node *param,
+                           char out[VIZ_NAME_MAX + 1])
 {
     struct bytes slot = viz_op_slot(of->kind, input);
     size_t size = strlen(of->name);
 
-    if (strncmp(param->name, of->name, size) == 0 && param->name[size] != '\0' && strchr("_./", param->name[size]) != NULL)
+    if (strncmp(param->name, of->name, size) == 0 && param->name[size] != '\0' &&
+        strchr("_./", param->name[size]) != NULL)
         snprintf(out, VIZ_NAME_MAX + 1, "%s", param->name + size + 1);
-    else if (slot.size > 0 && size > 4 && strncmp(param->name, of->name, size - 4) == 0) /* gluon's names end with _fwd */
+    else if (slot.size > 0 && size > 4 &&
+             strncmp(param->name, of->name, size - 4) == 0) /* gluon's names end with _fwd */
         snprintf(out, VIZ_NAME_MAX + 1, "%.*s", (int)slot.size, (const char *)slot.at);
     else snprintf(out, VIZ_NAME_MAX + 1, "%s", param->name);
     return out;
@@ -297,7 +305,8 @@ static enum status add_chips(struct maker *m, struct viz_box *b, const struct vi
         const struct viz_node *from = &m->g->nodes[at];
         if (m->p->box_of[at] != VIZ_NO_BOX) continue;
         buf_format(&text, "%s %s", viz_short_name(n, i, from, name),
-                   viz_shape_text(from->output_count > 0 ? &from->shapes[0] : &(struct viz_shape){VIZ_UNKNOWN, {0}}, shape));
+                   viz_shape_text(
+                       from->output_count > 0 ? &from->shapes[0] : &(struct viz_shape){VIZ_UNKNOWN, {0}}, shape));
         s = add_line(m, b, LINE_CHIP, &text, at);
     }
     buf_fini(&text);
@@ -334,7 +343,10 @@ static void label_op(struct buf *out, const struct viz_graph *g, const struct vi
 
 static const char *role_name(const struct viz_node *n)
 {
-    return n->role == ROLE_LABEL ? "label" : n->role == ROLE_PARAM ? "parameter" : n->role == ROLE_AUX ? "statistic" : "data";
+    return n->role == ROLE_LABEL   ? "label"
+           : n->role == ROLE_PARAM ? "parameter"
+           : n->role == ROLE_AUX   ? "statistic"
+                                   : "data";
 }
 
 static enum status fill_node(struct maker *m, struct viz_box *b)
@@ -367,7 +379,8 @@ static enum status fill_group_ops(struct maker *m, struct viz_box *b, uint32_t b
 
     for (uint32_t i = b->first; i <= b->last; i++) total += m->p->box_of[i] == box;
     *ops = total;
-    for (uint32_t i = b->first; i <= b->last && s == STATUS_OK && in_copy < total / b->copies && shown < OPS_SHOWN; i++) {
+    for (uint32_t i = b->first; i <= b->last && s == STATUS_OK && in_copy < total / b->copies && shown < OPS_SHOWN;
+         i++) {
         if (m->p->box_of[i] != box) continue;
         const struct viz_node *n = &m->g->nodes[i];
         if (n->op != NULL) label_op(&text, m->g, n);
@@ -404,7 +417,7 @@ static enum status fill_group(struct maker *m, struct viz_box *b, uint32_t box, 
     return s;
 }
 
-/* ---- MXNet's look ----------------------------------------------------------------------------------------------- */
+/* ---- MXNet's look -------------------------------------------------------------------------------------------- */
 
 static void digits(struct buf *out, const char *value, const char *otherwise)
 {
@@ -428,8 +441,8 @@ static const char *attr_or(const struct viz_node *n, const char *name, const cha
     return v != NULL ? v : otherwise;
 }
 
-/* The label texts of plot_network, with "\n" where it has one. An attribute that is missing is left out, where MXNet
- * raises KeyError. */
+/* The label texts of plot_network, with "\n" where it has one. An attribute that is missing is left out, where
+ * MXNet raises KeyError. */
 static void mxnet_label(struct buf *out, const struct viz_node *n)
 {
     const char *op = n->op != NULL ? n->op : "";
@@ -487,11 +500,16 @@ static enum status label_arrows(struct maker *m)
     for (size_t i = 0; look->edge_shapes && i < m->p->layout.arrow_count; i++) {
         struct viz_arrow *a = &m->p->arrows[i];
         const struct viz_node *from = &m->g->nodes[a->node];
-        struct viz_shape s = a->output < from->output_count ? from->shapes[a->output] : (struct viz_shape){VIZ_UNKNOWN, {0}};
+        struct viz_shape s = a->output < from->output_count ? from->shapes[a->output]
+                                                            : (struct viz_shape){VIZ_UNKNOWN, {0}};
         char shape[VIZ_SHAPE_TEXT], text[VIZ_SHAPE_TEXT + 32];
-        if (s.ndim > 0) memmove(&s.dims[0], &s.dims[1], (size_t)--s.ndim * sizeof s.dims[0]); /* MXNet leaves the batch out */
-        snprintf(text, sizeof text, "%s%s%s%s", s.ndim == 0 ? "" : viz_shape_text(&s, shape), look->edge_dtypes ? "(" : "",
-                 !look->edge_dtypes ? "" : from->dtype == VIZ_DTYPE_unknown ? "float32" : viz_dtype_name(from->dtype), /* MXNet's standard */
+        if (s.ndim > 0)
+            memmove(&s.dims[0], &s.dims[1], (size_t)--s.ndim * sizeof s.dims[0]); /* MXNet leaves the batch out */
+        snprintf(text, sizeof text, "%s%s%s%s", s.ndim == 0 ? "" : viz_shape_text(&s, shape),
+                 look->edge_dtypes ? "(" : "",
+                 !look->edge_dtypes                 ? ""
+                 : from->dtype == VIZ_DTYPE_unknown ? "float32"
+                                                    : viz_dtype_name(from->dtype), /* MXNet's standard */
                  look->edge_dtypes ? ")" : "");
         a->label = arena_text(&m->p->arena, text, strlen(text));
         if (a->label == NULL) return no_memory(m->e);
@@ -499,7 +517,7 @@ static enum status label_arrows(struct maker *m)
     return STATUS_OK;
 }
 
-/* ---- all of it -------------------------------------------------------------------------------------------------- */
+/* ---- all of it ----------------------------------------------------------------------------------------------- */
 
 static double box_height(const struct viz_picture *p, const struct viz_box *b)
 {
@@ -522,14 +540,17 @@ static enum status fill_boxes(struct maker *m)
     for (uint32_t i = 0; i < p->layout.box_count && s == STATUS_OK; i++) {
         struct viz_box *b = &p->boxes[i];
         b->line_first = (uint32_t)p->line_count;
-        s = p->look.view == VIEW_mxnet ? fill_mxnet(m, b) : b->is_group ? fill_group(m, b, i, &m->groups[i]) : fill_node(m, b);
+        s = p->look.view == VIEW_mxnet ? fill_mxnet(m, b)
+            : b->is_group              ? fill_group(m, b, i, &m->groups[i])
+                                       : fill_node(m, b);
         b->height = fmax(b->height, box_height(p, b));
         b->width = fmax(b->width, 64) + (m->g->nodes[b->first].op == NULL ? 6 : 0); /* round corners */
     }
     return s == STATUS_OK ? label_arrows(m) : s;
 }
 
-enum status viz_picture_make(const struct viz_graph *g, const struct viz_look *look, struct viz_picture *p, struct error *e)
+enum status viz_picture_make(const struct viz_graph *g, const struct viz_look *look, struct viz_picture *p,
+                             struct error *e)
 {
     struct maker m = {.p = p, .g = g, .e = e};
     enum status s;

@@ -68,7 +68,7 @@ struct viz_picture {
     struct viz_box *boxes;
     struct viz_line *lines;
     struct viz_arrow *arrows;        /* beside layout.arrows */
-    struct layout layout;            /* from the top to the bottom; viz_turn makes places in the picture of its places */
+    struct layout layout; /* from the top to the bottom; viz_turn makes places in the picture of its places */
     size_t line_count;
     uint32_t *box_of;                /* of a node; VIZ_NO_BOX: it is folded or hidden */
     int8_t *quantum_of;              /* of a parameter */
@@ -78,7 +78,8 @@ struct viz_picture {
 #define VIZ_NO_BOX UINT32_MAX
 
 /* Decides what becomes a box and writes its lines; places nothing. */
-enum status viz_picture_make(const struct viz_graph *g, const struct viz_look *look, struct viz_picture *p, struct error *e) MUST_CHECK;
+enum status viz_picture_make(const struct viz_graph *g, const struct viz_look *look, struct viz_picture *p,
+                             struct error *e) MUST_CHECK;
 /* Runs the layout. */
 enum status viz_picture_place(struct viz_picture *p, struct error *e) MUST_CHECK;
 void viz_picture_fini(struct viz_picture *p);
@@ -89,7 +90,15 @@ struct layout_point viz_turn(const struct viz_picture *p, struct layout_point at
 enum status viz_picture_color(struct viz_picture *p, struct error *e) MUST_CHECK;
 
 /* Metrics that boxes and writers share, in pixels. */
-enum { FONT_SIZE = 13, SMALL_SIZE = 11, LINE_HEIGHT = 16, BOX_PAD = 10, BOX_PAD_Y = 7, CHIP_PAD = 6, TEXT_MAX = 300 };
+enum {
+    FONT_SIZE = 13,
+    SMALL_SIZE = 11,
+    LINE_HEIGHT = 16,
+    BOX_PAD = 10,
+    BOX_PAD_Y = 7,
+    CHIP_PAD = 6,
+    TEXT_MAX = 300
+};
 
 enum viz_view viz_view_find(const char *name);       /* VIEW_COUNT: no such */
 int viz_color_find(const char *name);                /* -1: no such */
@@ -97,6 +106,7 @@ const char *viz_color_name(int color);
 /* "(keys)" is no operator of anybody's. */
 static inline bool viz_is_group_of_keys(const struct viz_node *n) { return n->op != NULL && n->op[0] == '('; }
 /* What a parameter is called beside its operator: "weight" of "fc1_weight". */
-const char *viz_short_name(const struct viz_node *of, size_t input, const struct viz_node *param, char out[VIZ_NAME_MAX + 1]);
+const char *viz_short_name(const struct viz_node *of, size_t input, const struct viz_node *param,
+                           char out[VIZ_NAME_MAX + 1]);
 
 #endif

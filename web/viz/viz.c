@@ -10,12 +10,23 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- options ---------------------------------------------------------------------------------------------------- */
+/* ---- options ------------------------------------------------------------------------------------------------- */
 
-enum format { FORMAT_SVG, FORMAT_PNG, FORMAT_PDF, FORMAT_DOT, FORMAT_JSON, FORMAT_SUMMARY, FORMAT_SUMMARY_JSON, FORMAT_TEXT, FORMAT_COUNT };
+enum format {
+    FORMAT_SVG,
+    FORMAT_PNG,
+    FORMAT_PDF,
+    FORMAT_DOT,
+    FORMAT_JSON,
+    FORMAT_SUMMARY,
+    FORMAT_SUMMARY_JSON,
+    FORMAT_TEXT,
+    FORMAT_COUNT
+};
 
 static const struct { const char *name, *media; } formats[FORMAT_COUNT] = {
-    {"svg", "image/svg+xml"}, {"png", "image/png"}, {"pdf", "application/pdf"}, {"dot", "text/vnd.graphviz; charset=utf-8"},
+    {"svg", "image/svg+xml"}, {"png", "image/png"}, {"pdf", "application/pdf"},
+    {"dot", "text/vnd.graphviz; charset=utf-8"},
     {"json", "application/json"}, {"summary", "text/plain; charset=utf-8"}, {"summary-json", "application/json"},
     {"text", "text/plain; charset=utf-8"},
 };
@@ -49,10 +60,14 @@ static enum status wrong(struct request *r, const char *option, const char *what
     return error_set(r->e, REASON_BAD_ARGUMENT, "%s: %s", option, what);
 }
 
-static enum status no_memory(struct request *r) { return error_set(r->e, REASON_NO_MEMORY, "no memory for the drawing"); }
+static enum status no_memory(struct request *r)
+{
+    return error_set(r->e, REASON_NO_MEMORY, "no memory for the drawing");
+}
 
 static const char *const known[] = {
-    "format", "view", "direction", "color", "title", "shapes", "dtypes", "keys", "store", "expand", "hide_weights", "node_attrs",
+    "format", "view", "direction", "color", "title", "shapes", "dtypes", "keys", "store", "expand",
+    "hide_weights", "node_attrs",
     "style", "line_length", "positions", NULL,
 };
 
@@ -61,13 +76,15 @@ static enum status check_names(struct request *r)
     const char *name;
     json_t *value;
 
-    if (r->options != NULL && !json_is_object(r->options)) return error_set(r->e, REASON_BAD_ARGUMENT, "options are an object");
+    if (r->options != NULL && !json_is_object(r->options))
+        return error_set(r->e, REASON_BAD_ARGUMENT, "options are an object");
     json_object_foreach((json_t *)(uintptr_t)r->options, name, value) {
         size_t i = 0;
         while (known[i] != NULL && strcmp(known[i], name) != 0) i++;
         if (known[i] != NULL) continue;
         const char *near = nearest_name(bytes_text(name), known);
-        return error_set(r->e, REASON_UNKNOWN_FIELD, near != NULL ? "%.100s: unknown; did you mean %s?" : "%.100s: unknown", name, near);
+        return error_set(r->e, REASON_UNKNOWN_FIELD,
+                         near != NULL ? "%.100s: unknown; did you mean %s?" : "%.100s: unknown", name, near);
     }
     return STATUS_OK;
 }
@@ -89,8 +106,8 @@ static enum status choose(struct request *r, const char *option, const char *con
         buf_format(&all, "%s%s", i > 0 ? ", " : "", names[i]);
     }
     buf_add(&all, "", 1);
-    enum status s = error_set(r->e, REASON_BAD_ARGUMENT, "%s: '%.60s' is none of %s", option, text != NULL ? text : "",
-                              all.failed ? "those there are" : (const char *)all.at);
+    enum status s = error_set(r->e, REASON_BAD_ARGUMENT, "%s: '%.60s' is none of %s", option,
+                              text != NULL ? text : "", all.failed ? "those there are" : (const char *)all.at);
     buf_fini(&all);
     return s;
 }
@@ -100,7 +117,8 @@ static enum status read_text(struct request *r, const char *option, const char *
     const json_t *value = json_object_get(r->options, option);
 
     if (value == NULL) return STATUS_OK;
-    if (!json_is_string(value) || json_string_length(value) > VIZ_NAME_MAX) return wrong(r, option, "is no text, or too long");
+    if (!json_is_string(value) || json_string_length(value) > VIZ_NAME_MAX)
+        return wrong(r, option, "is no text, or too long");
     *out = json_string_value(value);
     return STATUS_OK;
 }
@@ -117,7 +135,9 @@ static enum status read_bool(struct request *r, const char *option, bool *out)
 
 static enum status read_look(struct request *r)
 {
-    static const char *const views[] = {"default", "full", "blocks", "mxnet", NULL}, *const directions[] = {"down", "up", "right", NULL};
+    static const char *const views[] = {"default", "full", "blocks", "mxnet", NULL}, *const directions[] = {
+                                                                                         "down", "up", "right",
+                                                                                         NULL};
     const char *names[FORMAT_COUNT + 1] = {NULL}, *colors[4 + MEASURE_COUNT] = {NULL};
     int format = FORMAT_SVG, view = VIEW_default, direction = -1, color = COLOR_OP;
     bool hide = true;
@@ -133,8 +153,12 @@ static enum status read_look(struct request *r)
     if (s == STATUS_OK) s = read_text(r, "title", &r->title);
     if (s == STATUS_OK) s = read_text(r, "store", &r->store);
     r->format = (enum format)format;
-    if (direction < 0) direction = r->file.size == 0 ? DIRECTION_RIGHT : view == VIEW_mxnet ? DIRECTION_UP : DIRECTION_DOWN;
-    r->look = (struct viz_look){.view = (enum viz_view)view, .direction = (enum viz_direction)direction, .color = color, .show_weights = !hide};
+    if (direction < 0)
+        direction = r->file.size == 0 ? DIRECTION_RIGHT : view == VIEW_mxnet ? DIRECTION_UP : DIRECTION_DOWN;
+    r->look = (struct viz_look){.view = (enum viz_view)view,
+                                .direction = (enum viz_direction)direction,
+                                .color = color,
+                                .show_weights = !hide};
     r->look.edge_shapes = view == VIEW_mxnet && json_object_get(r->options, "shapes") != NULL;
     r->look.edge_dtypes = r->look.edge_shapes && json_object_get(r->options, "dtypes") != NULL;
     return s;
@@ -168,14 +192,17 @@ static enum status read_expand(struct request *r)
 
 static enum status read_table(struct request *r)
 {
-    const json_t *length = json_object_get(r->options, "line_length"), *positions = json_object_get(r->options, "positions"), *item;
+    const json_t *length = json_object_get(r->options, "line_length"),
+                 *positions = json_object_get(r->options, "positions"), *item;
     size_t i;
 
-    if (length != NULL && (!json_is_integer(length) || json_integer_value(length) < 10 || json_integer_value(length) > 1000))
+    if (length != NULL &&
+        (!json_is_integer(length) || json_integer_value(length) < 10 || json_integer_value(length) > 1000))
         return wrong(r, "line_length", "is a number from 10 to 1000");
     r->table.width = (unsigned)json_integer_value(length);
     if (positions == NULL || json_is_null(positions)) return STATUS_OK;
-    if (json_array_size(positions) != 4 && json_array_size(positions) != 7) return wrong(r, "positions", "are four numbers, or seven");
+    if (json_array_size(positions) != 4 && json_array_size(positions) != 7)
+        return wrong(r, "positions", "are four numbers, or seven");
     json_array_foreach(positions, i, item) {
         if (!json_is_number(item)) return wrong(r, "positions", "are numbers");
         r->table.positions[r->table.position_count++] = json_number_value(item);
@@ -183,7 +210,7 @@ static enum status read_table(struct request *r)
     return STATUS_OK;
 }
 
-/* ---- the store's keys ------------------------------------------------------------------------------------------- */
+/* ---- the store's keys ---------------------------------------------------------------------------------------- */
 
 static struct viz_shape shape_of(const json_t *list)
 {
@@ -212,7 +239,8 @@ static enum status read_key(struct request *r, const json_t *item, struct viz_ke
     const char *dtype = json_string_value(json_object_get(item, "dtype"));
 
     k->name = json_string_value(json_object_get(item, "key"));
-    if (k->name == NULL || strlen(k->name) > VIZ_NAME_MAX) return wrong(r, "keys", "each has a `key`, which is a text");
+    if (k->name == NULL || strlen(k->name) > VIZ_NAME_MAX)
+        return wrong(r, "keys", "each has a `key`, which is a text");
     k->shape = shape_of(json_object_get(item, "shape"));
     k->dtype = dtype != NULL ? viz_dtype_find(dtype) : VIZ_DTYPE_unknown;
     k->updater = json_string_value(json_object_get(item, "updater"));
@@ -241,14 +269,15 @@ static enum status read_keys(struct request *r)
     return s;
 }
 
-/* ---- shapes ----------------------------------------------------------------------------------------------------- */
+/* ---- shapes -------------------------------------------------------------------------------------------------- */
 
 static enum status give_shape(struct request *r, const char *name, const json_t *value)
 {
     struct viz_shape s = shape_of(value);
 
     if (json_is_string(value) ? !viz_shape_read(json_string_value(value), &s) : s.ndim == VIZ_UNKNOWN)
-        return error_set(r->e, REASON_BAD_ARGUMENT, "shapes: of '%.100s' it is no list of at most %d numbers (N stands for the batch)", name,
+        return error_set(r->e, REASON_BAD_ARGUMENT,
+                         "shapes: of '%.100s' it is no list of at most %d numbers (N stands for the batch)", name,
                          VIZ_DIMS);
     return viz_shape_give(&r->graph, name, &s, r->e);
 }
@@ -280,9 +309,11 @@ static enum status give_dtypes(struct request *r)
     json_object_foreach(json_object_get(r->options, "dtypes"), name, value) {
         const char *text = json_string_value(value);
         enum viz_dtype t = text != NULL ? viz_dtype_find(text) : VIZ_DTYPE_unknown;
-        if (t == VIZ_DTYPE_unknown) return error_set(r->e, REASON_BAD_ARGUMENT, "dtypes: of '%.100s' it is none, such as float32", name);
+        if (t == VIZ_DTYPE_unknown)
+            return error_set(r->e, REASON_BAD_ARGUMENT, "dtypes: of '%.100s' it is none, such as float32", name);
         for (size_t i = 0; i < r->graph.node_count; i++)
-            if (r->graph.nodes[i].op == NULL && strcmp(r->graph.nodes[i].name, name) == 0) r->graph.nodes[i].dtype = t;
+            if (r->graph.nodes[i].op == NULL && strcmp(r->graph.nodes[i].name, name) == 0)
+                r->graph.nodes[i].dtype = t;
     }
     return STATUS_OK;
 }
@@ -303,7 +334,7 @@ static enum status give_shapes(struct request *r)
     return s == STATUS_OK ? give_dtypes(r) : s;
 }
 
-/* ---- the way through -------------------------------------------------------------------------------------------- */
+/* ---- the way through ----------------------------------------------------------------------------------------- */
 
 static enum status read_request(struct request *r)
 {
@@ -322,7 +353,8 @@ static enum status read_graph(struct request *r)
 
     g->arena.limit = VIZ_MEMORY_MAX;
     if (r->file.size > 0) s = viz_read(g, r->file, r->e);
-    else if (json_object_get(r->options, "keys") != NULL) s = viz_read_keys(g, r->store, r->keys, r->key_count, r->e);
+    else if (json_object_get(r->options, "keys") != NULL)
+        s = viz_read_keys(g, r->store, r->keys, r->key_count, r->e);
     else s = error_set(r->e, REASON_BAD_ARGUMENT, "there is neither a network nor keys to draw");
     if (s == STATUS_OK) viz_roles(g);
     if (s == STATUS_OK) s = viz_bind_keys(g, r->keys, r->key_count, r->e);
@@ -362,7 +394,9 @@ static enum status draw(struct request *r, struct buf *out)
         s = draw_once(r, placed, out);
     }
     if (s == STATUS_OK && out->size - start > most)
-        s = error_set(r->e, REASON_TOO_LARGE, "the result has %zu bytes; at most %zu. Try view=blocks, or format=summary", out->size - start, most);
+        s = error_set(r->e, REASON_TOO_LARGE,
+                      "the result has %zu bytes; at most %zu. Try view=blocks, or format=summary",
+                      out->size - start, most);
     return s;
 }
 
@@ -388,9 +422,11 @@ static enum status write_result(struct request *r, struct buf *out)
     return out->failed ? no_memory(r) : STATUS_OK;
 }
 
-enum status viz_render(struct bytes file, const json_t *options, struct buf *out, const char **media, struct error *e)
+enum status viz_render(struct bytes file, const json_t *options, struct buf *out, const char **media,
+                       struct error *e)
 {
-    struct request r = {.file = file, .options = options, .title = "plot", .store = "default", .with_style = true, .e = e};
+    struct request r = {
+        .file = file, .options = options, .title = "plot", .store = "default", .with_style = true, .e = e};
     enum status s = read_request(&r);
 
     if (s == STATUS_OK) s = read_graph(&r);
@@ -410,7 +446,8 @@ static enum status list_variables(const struct viz_graph *g, json_t **out, struc
 
     *out = json_array();
     for (size_t i = 0; i < g->node_count; i++)
-        if (g->nodes[i].op == NULL) failed = json_array_append_new(*out, json_string(g->nodes[i].name)) != 0 || failed;
+        if (g->nodes[i].op == NULL)
+            failed = json_array_append_new(*out, json_string(g->nodes[i].name)) != 0 || failed;
     if (*out != NULL && !failed) return STATUS_OK;
     json_decref(*out);
     *out = NULL;

@@ -1,5 +1,5 @@
-/* The one entrance: a network file and a document of options in, a drawing or a text out. The daemon, the command line and
- * Python all come through here.
+/* The one entrance: a network file and a document of options in, a drawing or a text out. The daemon, the command
+ * line and Python all come through here.
  *
  *   format       svg png pdf dot json summary summary-json text             [svg]
  *   view         default full blocks mxnet                                  [default]
@@ -31,14 +31,16 @@ enum {
     CONVERTED_MAX = 64 << 20
 };
 
-/* `file` is a symbol file or ONNX; empty: the keys alone are drawn, as a tree. Appends to out. *media: its type, static. The
- * errors name the place in the file, or the option. */
-enum status viz_render(struct bytes file, const json_t *options, struct buf *out, const char **media, struct error *e) MUST_CHECK;
+/* `file` is a symbol file or ONNX; empty: the keys alone are drawn, as a tree. Appends to out. *media: its type,
+ * static. The errors name the place in the file, or the option. */
+enum status viz_render(struct bytes file, const json_t *options, struct buf *out, const char **media,
+                       struct error *e) MUST_CHECK;
 struct viz_facts {
     size_t nodes, edges, parameters;
 };
 
-/* Reads a file and tells what is in it, for whoever keeps files. *variables (may be NULL): a new list of their names. */
+/* Reads a file and tells what is in it, for whoever keeps files. *variables (may be NULL): a new list of their
+ * names. */
 enum status viz_check(struct bytes file, struct viz_facts *facts, json_t **variables, struct error *e) MUST_CHECK;
 /* "image/svg+xml" for "svg"; NULL: no such format. */
 const char *viz_media(const char *format);

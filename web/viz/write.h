@@ -8,8 +8,8 @@
 
 #include <jansson.h>
 
-/* A placed picture as SVG: no script, no reference outside, classes for all looks. with_style: the rules are inside;
- * without it a page brings viz_svg_style (viz.h). */
+/* A placed picture as SVG: no script, no reference outside, classes for all looks. with_style: the rules are
+ * inside; without it a page brings viz_svg_style (viz.h). */
 void viz_write_svg(struct buf *out, const struct viz_picture *p, const char *title, bool with_style);
 /* Boxes with places and colours, arrows with points: what a page needs to refresh a picture or to draw its own. */
 void viz_write_json(struct buf *out, const struct viz_picture *p, const char *title);

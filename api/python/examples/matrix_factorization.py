@@ -2,7 +2,7 @@
 """Matrix factorization, from the network to the trained model: built, drawn, described, summed up, trained over a store.
 
     matrix_factorization.py                                      # in this process
-    matrix_factorization.py --url tcp://127.0.0.1:7700           # in a daemon (`make run`); it draws the network live
+    matrix_factorization.py --url tcp://127.0.0.1:7700           # in a daemon (`make run`), store matrix_factorization
     matrix_factorization.py --out /tmp/mf                        # where the drawing goes: /tmp/mf (DOT) and /tmp/mf.svg
 
 A thousand users have rated some of five hundred items. Each user and each item gets 64 numbers, a row of a table; the
@@ -23,7 +23,7 @@ import paramd
 from paramd import sym, viz
 
 USERS, ITEMS, WIDTH = 1000, 500, 64
-BATCH, EPOCHS = 1000, 12
+BATCH, EPOCHS = 4000, 4
 
 
 # ---- the network ----------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def show(net, out):
 
 # ---- data and gradients ---------------------------------------------------------------------------------------------
 
-def ratings(random, count=40000, rank=4):
+def ratings(random, count=200000, rank=4):
     """(users, items, scores) of random pairs."""
     taste, kind = random.normal(size=(USERS, rank)), random.normal(size=(ITEMS, rank))
     users, items = random.integers(USERS, size=count), random.integers(ITEMS, size=count)
@@ -77,7 +77,7 @@ def gradients(tables, users, items, scores):
 def train(kv, net, random):
     """The store holds the tables under their names in the network, and runs the updater."""
     names = [name for name in net.list_arguments() if name.endswith('_weight')]
-    tables = [random.normal(scale=0.3, size=(n, WIDTH)).astype(np.float32) for n in (USERS, ITEMS)]
+    tables = [random.normal(scale=0.05, size=(n, WIDTH)).astype(np.float32) for n in (USERS, ITEMS)]
     users, items, scores = ratings(random)
     train_to = len(scores) * 9 // 10
     kv.init(names, tables)
@@ -103,7 +103,7 @@ def main():
     chosen = options.parse_args()
     net = build()
     show(net, chosen.out)
-    kind = {'url': chosen.url, 'num_workers': 1, 'on_reinit': 'replace'} if chosen.url else {}
+    kind = {'url': chosen.url, 'store': 'matrix_factorization', 'num_workers': 1, 'on_reinit': 'replace'} if chosen.url else {}
     with paramd.kv.create('dist_sync' if chosen.url else 'local', **kind) as kv:
         first, last = train(kv, net, np.random.default_rng(1))
         colored = viz.plot_network(net, title='versions', color='version', store=kv)
