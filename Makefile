@@ -7,6 +7,10 @@
 BUILD ?= release
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 PYTHON := /usr/bin/python3
+# As many jobs as there are processors; makes below this one share them.
+ifeq ($(MAKELEVEL),0)
+MAKEFLAGS += -j$(shell nproc)
+endif
 
 # Contraction (a*b+c in one rounding) is off, so that gcc, clang, nvcc and NVRTC give the same bits for the same rule.
 # Vector loops may not trap or set errno; that changes no result.
@@ -106,11 +110,11 @@ need = @missing=$$(for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/nu
 .PHONY: deps-build deps-run deps-test deps-bench
 deps-build:
 	$(call need,$(DEPS_BUILD))
-deps-run:
+deps-run: deps-build
 	$(call need,$(DEPS_RUN))
-deps-test:
+deps-test: deps-run
 	$(call need,$(DEPS_TEST))
-deps-bench:
+deps-bench: deps-run
 	$(call need,$(DEPS_BENCH))
 deps: deps-build deps-run deps-test deps-bench
 
@@ -152,9 +156,12 @@ bench-bins: $(BENCH_BINS)
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 fuzz-bins:
 	@$(MAKE) --no-print-directory BUILD=fuzz CC=clang $(patsubst %,build/fuzz/%,$(FUZZERS))
-build/fuzz/%: $(OBJ)/tests/fuzz/%.o $(call objects,$(filter-out %/test.c,$(TEST_LIB))) $(OBJ)/all.a
-	@mkdir -p $(@D) && rm -f $(OBJ)/lib.a && ar rcs $(OBJ)/lib.a $(call objects,$(filter-out %/test.c,$(TEST_LIB)))
-	$(call say,LD) $(CC) $(CFLAGS) -fsanitize=fuzzer $< $(OBJ)/lib.a $(OBJ)/all.a $(LIBS) -ldl -o $@
+$(OBJ)/lib.a: $(call objects,$(filter-out %/test.c,$(TEST_LIB)))
+	@rm -f $@
+	$(call say,AR) ar rcs $@ $^
+build/fuzz/%: $(OBJ)/tests/fuzz/%.o $(OBJ)/lib.a $(OBJ)/all.a
+	@mkdir -p $(@D)
+	$(call say,LD) $(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(LIBS) -ldl -o $@
 fuzz-long: deps-test fuzz-bins
 	@FUZZ_SECONDS=3600 tests/run -t 4000 $(patsubst %,build/fuzz/%,$(FUZZERS))
 
@@ -163,7 +170,7 @@ help:
 	@echo "make demo       4 trainers learn handwritten digits over the store, sync and async"
 	@echo "make run        the daemon alone, on 127.0.0.1"
 	@echo "make test       all tests (about 10 minutes on 2 cores); make test-long for more"
-	@echo "make bench      the figures of README on this machine"
+	@echo "make bench      push, pull and update in figures on this machine, beside others"
 	@echo "make fuzz-long  each fuzzer for an hour"
 	@echo "make deps       installs the Debian packages that are missing; the targets above do so themselves"
 	@echo "BUILD=release|debug|asan|tsan  CC=gcc|clang  V=1"

@@ -197,7 +197,8 @@ static const struct {
     {"++", "write x += 1"}, {"=<", "it is written <="}, {"=>", "it is written >="}, {"<>", "it is written !="},
     {"->", "there are no members"}, {"^=", "write x = x ^ y"}, {"!", "'not' of a comparison is the opposite one"},
     {"%", "there is no remainder"}, {"&", "'and' of two comparisons is min(a, b)"},
-    {"|", "'or' of two comparisons is max(a, b)"}, {"[", "there are no arrays to index; a statement holds for each element"},
+    {"|", "'or' of two comparisons is max(a, b)"},
+    {"[", "there are no arrays to index; a statement holds for each element"},
     {"{", "there are no blocks; where(c, a, b) chooses"}, {"?", "where(c, a, b) chooses"},
     {":", "there are no types and no blocks"}, {"\"", "there are no texts"}, {"'", "there are no texts"},
     {".", "a number has a digit before or after its point"},
@@ -412,14 +413,20 @@ static const char *nearest_of(struct expr *x, struct bytes word, unsigned which,
     return nearest_name(word, names);
 }
 
-static const char *const words_of_others[] = {"and", "or", "not", "if", "else", "for", "while", "def", "return", "import",
-                                             "let", "var", "float", "const"};
+static const char *const words_of_others[] = {"and", "or", "not", "if", "else", "for", "while", "def", "return",
+                                             "import", "let", "var", "float", "const"};
 
 static bool is_word_of_others(struct bytes word)
 {
     for (size_t i = 0; i < sizeof words_of_others / sizeof words_of_others[0]; i++)
         if (bytes_equal(word, bytes_text(words_of_others[i]))) return true;
     return false;
+}
+
+/* "'word' is so and so" */
+static void fail_word(struct parser *p, const struct token *t, const char *fault)
+{
+    fail(p, t->at, "'%.*s' %s", (int)t->size, p->text + t->at, fault);
 }
 
 static void word_of_others(struct parser *p, const struct token *t)
@@ -439,10 +446,11 @@ static void unknown_name(struct parser *p, const struct token *t, unsigned which
     else if (near != NULL)
         fail(p, t->at, "there is no %s '%.*s' here; did you mean '%s'?", kind, (int)t->size, p->text + t->at, near);
     else if (which & NEAR_VALUES)
-        fail(p, t->at, "there is no name '%.*s' here; a value is given before it is used", (int)t->size, p->text + t->at);
+        fail(p, t->at, "there is no name '%.*s' here; a value is given before it is used", (int)t->size,
+             p->text + t->at);
     else
-        fail(p, t->at, "there is no function '%.*s'; there are min max abs sqrt exp log tanh sign clamp where, and ^ for powers",
-             (int)t->size, p->text + t->at);
+        fail(p, t->at, "there is no function '%.*s'; there are min max abs sqrt exp log tanh sign clamp where, and ^ "
+             "for powers", (int)t->size, p->text + t->at);
 }
 
 static bool is_keyword(struct bytes word)
@@ -520,7 +528,7 @@ static unsigned reference(struct parser *p)
     bool call = is(p, "(");
     if (f != NULL && call) return arguments(p, f, t.at);
     if (f != NULL) fail(p, t.at, "'%s' is a function: write %s", f->name, f->form);
-    else if (is_keyword(word)) fail(p, t.at, "'%.*s' begins a statement of its own", (int)word.size, (const char *)word.at);
+    else if (is_keyword(word)) fail_word(p, &t, "begins a statement of its own");
     else if (s == NULL) unknown_name(p, &t, call ? NEAR_FUNCTIONS : NEAR_VALUES);
     else if (call) fail(p, t.at, "'%s' is a value, no function; to multiply, write '*'", s->name);
     if (p->failed) return NONE;
@@ -658,13 +666,13 @@ static bool new_name(struct parser *p, const char *kind, struct token *out)
     *out = p->token;
     snprintf(what, sizeof what, "the name of a %s", kind);
     if (out->kind != TOKEN_NAME) expected(p, what);
-    else if (function_find(word) != NULL) fail(p, out->at, "'%.*s' is a function of the language", (int)word.size, (const char *)word.at);
-    else if (is_keyword(word)) fail(p, out->at, "'%.*s' begins a statement of its own", (int)word.size, (const char *)word.at);
+    else if (function_find(word) != NULL) fail_word(p, out, "is a function of the language");
+    else if (is_keyword(word)) fail_word(p, out, "begins a statement of its own");
     else if ((s = symbol_find(p->x, word)) == NULL) advance(p);
     else if (s->kind == SYMBOL_PARAM || s->kind == SYMBOL_SLOT)
         fail(p, out->at, "there is a %s '%s' already", s->kind == SYMBOL_PARAM ? "param" : "slot", s->name);
-    else if (s->kind == SYMBOL_LOCAL) fail(p, out->at, "'%s' has been assigned to above; declare it before that", s->name);
-    else fail(p, out->at, "'%s' is a name of the language", s->name);
+    else if (s->kind == SYMBOL_LOCAL) fail_word(p, out, "has been assigned to above; declare it before that");
+    else fail_word(p, out, "is a name of the language");
     return !p->failed;
 }
 
@@ -697,7 +705,8 @@ static void state(struct parser *p)
     expect(p, "=", "'= 0' or '= stored', what the slot starts as");
     skip_lines(p);
     bool stored = is(p, "stored");
-    if (!stored && !(p->token.kind == TOKEN_NUMBER && p->token.number == 0)) expected(p, "0 or stored, what the slot starts as");
+    bool zero = p->token.kind == TOKEN_NUMBER && p->token.number == 0;
+    if (!stored && !zero) expected(p, "0 or stored, what the slot starts as");
     if (p->x->slot_count == PROGRAM_SLOTS_MAX) fail(p, t.at, "too many slots; at most %d", PROGRAM_SLOTS_MAX);
     if (p->failed) return;
     advance(p);
@@ -723,13 +732,16 @@ static struct expr_symbol *target(struct parser *p, const struct token *t, bool 
     struct bytes word = word_of(p, t);
     struct expr_symbol *s = symbol_find(p->x, word);
 
-    if (function_find(word) != NULL) fail(p, t->at, "'%.*s' is a function and cannot be assigned to", (int)t->size, p->text + t->at);
+    if (function_find(word) != NULL) fail_word(p, t, "is a function and cannot be assigned to");
     else if (s == NULL && changes) unknown_name(p, t, NEAR_VALUES);
     else if (s == NULL && p->x->local_count == PROGRAM_LOCALS_MAX)
         fail(p, t->at, "too many names; at most %d of the program's own", PROGRAM_LOCALS_MAX);
-    else if (s != NULL && s->kind == SYMBOL_GRAD) fail(p, t->at, "'grad' cannot be assigned to; give the result a name of its own, such as g");
-    else if (s != NULL && s->kind == SYMBOL_PARAM) fail(p, t->at, "the param '%s' cannot be assigned to; it is changed from outside", s->name);
-    else if (s != NULL && !assignable(s)) fail(p, t->at, "'%s' is a name of the language and cannot be assigned to", s->name);
+    else if (s != NULL && s->kind == SYMBOL_GRAD)
+        fail_word(p, t, "cannot be assigned to; give the result a name of its own, such as g");
+    else if (s != NULL && s->kind == SYMBOL_PARAM)
+        fail(p, t->at, "the param '%s' cannot be assigned to; it is changed from outside", s->name);
+    else if (s != NULL && !assignable(s))
+        fail_word(p, t, "is a name of the language and cannot be assigned to");
     return p->failed ? NULL : s;
 }
 

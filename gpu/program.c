@@ -15,7 +15,7 @@
  * 3. Instructions in the order of the text; results go straight into their array when nobody reads the old content any
  *    more, other values into the lowest free scratch. */
 
-enum { VALUE_copy = EXPR_OPS_END };          /* so that a result has an instruction: a scalar, an array, another result */
+enum { VALUE_copy = EXPR_OPS_END };          /* gives an instruction to what has none: a scalar, an array, a result */
 enum { VALUES_MAX = 2 * PROGRAM_NODES_MAX + 2 * PROGRAM_SCRATCH0, NOWHERE = 255, NO_VALUE = UINT16_MAX };
 
 _Static_assert((int)PROGRAM_PLACES < (int)NOWHERE && (int)PROGRAM_SCALARS_MAX < (int)NOWHERE &&
@@ -241,18 +241,20 @@ static void join_quotient(struct builder *b, struct value *v)
 
     if (b->values[l].scalar || !is_own_joined(b, r, "sqrt_add")) return;
     b->values[r].inside = true;
-    become(v, "div_sqrt_add", 3, (const uint16_t[PROGRAM_OPERANDS_MAX]){(uint16_t)l, b->values[r].from[0], b->values[r].from[1]});
+    const uint16_t from[PROGRAM_OPERANDS_MAX] = {(uint16_t)l, b->values[r].from[0], b->values[r].from[1]};
+    become(v, "div_sqrt_add", 3, from);
 }
 
 /* x - u * (y / (sqrt(z) + w)) of sub_mul */
 static void join_move(struct builder *b, struct value *v)
 {
-    unsigned quotient = v->from[1];
+    unsigned u = v->from[0], quotient = v->from[1], x = v->from[2];
     const uint16_t *q = b->values[quotient].from;
+    const uint16_t from[PROGRAM_OPERANDS_MAX] = {(uint16_t)x, (uint16_t)u, q[0], q[1], q[2]};
 
-    if (!b->values[v->from[0]].scalar || b->values[v->from[2]].scalar || !is_own_joined(b, quotient, "div_sqrt_add")) return;
+    if (!b->values[u].scalar || b->values[x].scalar || !is_own_joined(b, quotient, "div_sqrt_add")) return;
     b->values[quotient].inside = true;
-    become(v, "sub_mul_div_sqrt_add", 5, (const uint16_t[PROGRAM_OPERANDS_MAX]){v->from[2], v->from[0], q[0], q[1], q[2]});
+    become(v, "sub_mul_div_sqrt_add", 5, from);
 }
 
 /* u * x + w * (y * y) of mul_add_mul */
@@ -470,7 +472,8 @@ static void store_results(struct builder *b)
             too_many(b, v->at, too_long, PROGRAM_INSTRUCTIONS_MAX);
             return;
         }
-        p->insns[p->insn_count++] = (struct program_insn){.op = PROGRAM_copy_v, .to = (uint8_t)array, .from = {v->place}};
+        p->insns[p->insn_count++] =
+            (struct program_insn){.op = PROGRAM_copy_v, .to = (uint8_t)array, .from = {v->place}};
     }
 }
 

@@ -104,7 +104,8 @@ static enum status get_store(struct request *r, json_t *in, struct store **out, 
             return error_set(e, REASON_NO_STORE, "there is no store of so long a name; %d bytes are the most",
                              STORE_NAME_SIZE_MAX);
         if (s == NULL)
-            return error_set(e, REASON_NO_STORE, "there is no store '%s'; create it first", json_string_value(v));
+            return error_set(e, REASON_NO_STORE, "there is no store '%s' yet; its first worker creates it, or paramctl call Create "
+                             "'{\"store\": \"%s\", \"type\": \"dist_async\"}'", json_string_value(v), json_string_value(v));
     } else {
         return error_set(e, REASON_BAD_ARGUMENT, "/store: the id that Create answered, or the store's name");
     }
@@ -424,7 +425,8 @@ void method_Dismiss(struct request *r, json_t *in)
     if (st == STATUS_OK) st = get_store(r, in, &s, &e);
     if (st == STATUS_OK) w = worker_named(s, json_object_get(in, "worker"));
     if (st == STATUS_OK && w == NULL)
-        st = error_set(&e, REASON_NO_WORKER, "/worker: store '%s' has no worker of that name or rank", s->name);
+        st = error_set(&e, REASON_NO_WORKER, "/worker: store '%s' has no worker of that name or rank; `paramctl "
+                       "workers` lists them", s->name);
     if (st == STATUS_OK && w->state != WORKER_DEAD)
         st = error_set(&e, REASON_BAD_ARGUMENT, "worker '%s' is alive; only a dead one can be dismissed", w->name);
     if (refused(r, st, &e)) return;

@@ -36,7 +36,7 @@ enum { LISTEN_MAX = 8, SETTINGS_FILE_SIZE_MAX = 64 << 10 };
     X(flag,    insecure,       "insecure",       "",                     "false",                FIXED, NULL,         \
       "listen beyond this machine without a token")                                                                   \
     X(text,    device,         "device",         "auto|cpu|cuda:N",      "auto",                 FIXED,               \
-      "Device and memory", "where values lie and updaters run")                                                       \
+      "Device and memory", "where values lie and updaters run; this build has the CPU alone")                         \
     X(count,   threads,        "threads",        "N",                    "",                     FIXED, NULL,         \
       "workers of the CPU device; standard: one a core, at most 16")                                                  \
     X(bytes,   memory_max,     "memory-max",     "BYTES",                "",                     LIVE,  NULL,         \

@@ -244,7 +244,8 @@ static enum status bind_tcp(struct address *a, int *out, struct error *e)
     int why = errno;
     freeaddrinfo(found);
     if (fd < 0)
-        return error_set(e, REASON_SYSTEM, "cannot listen on %s port %u: %s", a->host, a->port, strerror(why));
+        return error_set(e, REASON_SYSTEM, "cannot listen on %s port %u: %s%s", a->host, a->port, strerror(why),
+                         why == EADDRINUSE ? "; is a daemon running already? Port 0 takes any free one" : "");
     a->port = bound_port(fd);
     *out = fd;
     return STATUS_OK;

@@ -516,7 +516,9 @@ static enum status start(struct http *h, const char *address, struct error *e)
     if (s != STATUS_OK) return s;
     h->hosts[0] = mem_text(host, strlen(host));
     fd = listen_on(&at, size);
-    if (fd < 0) return error_set(e, REASON_SYSTEM, "cannot listen on %s: %s", address, strerror(errno));
+    if (fd < 0)
+        return error_set(e, REASON_SYSTEM, "cannot listen on %s: %s%s", address, strerror(errno),
+                         errno == EADDRINUSE ? "; is a daemon running already? Port 0 takes any free one" : "");
     snprintf(h->url, sizeof h->url, "http://%s:%u", host, port_of(fd));
     h->daemon = start_daemon(h, fd);
     if (h->daemon != NULL) return STATUS_OK;

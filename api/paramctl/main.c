@@ -89,8 +89,9 @@ static const struct command {
      "  paramctl viz -o keys.svg\n"},
     {"summary", "[FILE]", 0, 1, SUMMARY, run_summary, "the layers of a network, their shapes and parameters",
      "  paramctl summary net-symbol.json --shape data=1,3,224,224\n"},
-    {"describe", "[METHOD]", 0, 1, ANYWHERE, run_describe, "methods of the protocol and their fields", ""},
+    {"describe", "[METHOD]", 0, 1, ANYWHERE, run_describe, "methods of the protocol; of binary ones the fields", ""},
     {"call", "METHOD [JSON]", 1, 2, ANYWHERE, run_call, "any JSON method",
+     "  paramctl call Create '{\"store\": \"new\", \"type\": \"dist_async\"}'\n"
      "  paramctl call DeleteStore '{\"store\": \"old\"}'\n"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };

@@ -2,6 +2,7 @@
 asked for is written as api/protocol.md has it; every field can be given another value."""
 import json
 import os
+import re
 import socket
 import struct
 
@@ -10,11 +11,17 @@ MAGIC, VERSION = b"PRMD", 1
 HEADER = struct.Struct("<4sBBHHH16sIQIIiIIQI")
 ANSWER, CHECK, BODY_CRC = 1, 2, 4
 FRAME_MAX = (4 << 20) + (64 << 10)
-METHODS = {"Hello": 1, "Create": 2, "DeleteStore": 3, "ListStores": 4, "Join": 5, "Leave": 6, "Heartbeat": 7, "Barrier": 8,
-           "Init": 9, "Set": 10, "Delete": 11, "Push": 12, "Pull": 13, "Wait": 15, "Describe": 17, "List": 18,
-           "SetUpdater": 19, "GetUpdater": 20, "Stats": 22, "Health": 24, "Dismiss": 26, "GetStore": 27, "ResetStore": 28,
-           "Workers": 29, "Rounds": 30}
-DATA = {"Init", "Set", "Push", "Pull", "Wait"}
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def _methods():
+    """Numbers by name, and the names of those that carry data, out of the list that makes the code."""
+    with open(os.path.join(ROOT, "api", "wire.h")) as f:
+        rows = re.findall(r"X\(\s*(\d+), (\w+),\s+(json|data)", f.read())
+    return {name: int(number) for number, name, _ in rows}, {name for _, name, kind in rows if kind == "data"}
+
+
+METHODS, DATA = _methods()
 INIT, INIT_ENTRY = struct.Struct("<IIQI"), struct.Struct("<qQQQHBBBBH")
 PUSH, PUSH_ENTRY = struct.Struct("<III"), struct.Struct("<QQQQQBBHI")
 PULL, PULL_ENTRY = struct.Struct("<II"), struct.Struct("<QQQQQ")

@@ -78,7 +78,8 @@ function show(text) {
     if (b.dataset.key || b.classList.contains("group")) b.setAttribute("tabindex", "0");
   if (first || !zoom) fit(false);
   else setZoom(zoom);
-  mark();
+  const top = mark();
+  if (first && top) top.scrollIntoView({block: "center", inline: "center"});
 }
 
 // Names and operators that have the word in them.

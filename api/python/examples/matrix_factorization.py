@@ -3,7 +3,7 @@
 
     matrix_factorization.py                                      # in this process
     matrix_factorization.py --url tcp://127.0.0.1:7700           # in a daemon (`make run`), store matrix_factorization
-    matrix_factorization.py --out /tmp/mf                        # where the drawing goes: /tmp/mf (DOT) and /tmp/mf.svg
+    matrix_factorization.py --out /tmp/mf                        # where the files go: /tmp/mf.json, /tmp/mf.svg, ...
 
 A thousand users have rated some of five hundred items. Each user and each item gets 64 numbers, a row of a table; the
 product of the two rows, summed, is the rating that is expected. The tables are the parameters, 96,000 numbers; the
@@ -42,6 +42,7 @@ def show(net, out):
     print('The network, in words:\n')
     print(viz.describe(net, shape=shapes))
     viz.print_summary(net, shape=shapes)
+    net.save(f'{out}.json')
     print('\nDrawn:', viz.plot_network(net, shape=shapes).render(out, format='svg'))
 
 

@@ -38,10 +38,11 @@ def _place():
     """Where the function is: the innermost line that is neither here nor numpy's."""
     frame = sys._getframe(1)
     while frame is not None:
-        name = os.path.abspath(frame.f_code.co_filename)
-        if name != _HERE and not name.startswith(_NUMPY) and not frame.f_code.co_filename.startswith('<__array_function__'):
-            line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-            return f'{frame.f_code.co_filename}, line {frame.f_lineno}' + (f': {line}' if line else '')
+        name = frame.f_code.co_filename
+        path = os.path.abspath(name)
+        if path != _HERE and not path.startswith(_NUMPY) and not name.startswith('<__array_function__'):
+            line = linecache.getline(name, frame.f_lineno).strip()
+            return f'{name}, line {frame.f_lineno}' + (f': {line}' if line else '')
         frame = frame.f_back
     return 'the updater function'
 
@@ -152,15 +153,17 @@ def _node_of(thing):
         return thing._node
     if isinstance(thing, (bool, int, float, np.bool_, np.integer, np.floating)):
         return _constant(thing)
-    if isinstance(thing, np.ndarray) and thing.dtype.kind in 'biuf' and thing.size > 0 and (thing == thing.flat[0]).all():
-        return _constant(thing.flat[0])
     if isinstance(thing, np.ndarray):
-        _refuse('an array of different numbers as a constant', 'the language has numbers that are the same for all elements')
+        if thing.dtype.kind in 'biuf' and thing.size > 0 and (thing == thing.flat[0]).all():
+            return _constant(thing.flat[0])
+        _refuse('an array of different numbers as a constant', 'a number of the language is the same for all elements')
     _refuse(f'{type(thing).__name__} {thing!r:.40} as an operand')
 
 
 def _is_mask(thing):
-    return thing.dtype == np.bool_ if isinstance(thing, (SymbolicArray, np.ndarray)) else isinstance(thing, (bool, np.bool_))
+    if isinstance(thing, (SymbolicArray, np.ndarray)):
+        return thing.dtype == np.bool_
+    return isinstance(thing, (bool, np.bool_))
 
 
 _CHOOSE = 'numpy.where(condition, a, b) chooses for each element, numpy.minimum and maximum do so by size'
@@ -263,7 +266,8 @@ class SymbolicArray(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 # What MXNet's NDArray has beside numpy's.
-_NDARRAY = ('asnumpy', 'asscalar', 'as_in_context', 'as_in_ctx', 'context', 'ctx', 'wait_to_read', 'norm', 'square', 'sqrt')
+_NDARRAY = ('asnumpy', 'asscalar', 'as_in_context', 'as_in_ctx', 'context', 'ctx', 'wait_to_read', 'norm', 'square',
+            'sqrt')
 
 
 def _refusing(what):
@@ -290,7 +294,8 @@ def _check_shapes(array, operands):
             try:
                 fits = np.broadcast_shapes(other.shape, array.shape) == array.shape
             except ValueError:
-                raise ValueError(f'operands could not be broadcast together with shapes {array.shape} {other.shape}') from None
+                raise ValueError('operands could not be broadcast together with shapes '
+                                 f'{array.shape} {other.shape}') from None
             if isinstance(other, SymbolicArray) or not fits:
                 _refuse(f'a result of another shape than the key\'s {array.shape}')
 
@@ -319,7 +324,8 @@ def _is_finite(x):
     return _Node('==', _Node('-', x, x), _Node('number', 0.0))
 
 
-_BINARY = {'add': '+', 'subtract': '-', 'multiply': '*', 'divide': '/', 'true_divide': '/', 'minimum': 'min', 'maximum': 'max'}
+_BINARY = {'add': '+', 'subtract': '-', 'multiply': '*', 'divide': '/', 'true_divide': '/', 'minimum': 'min',
+           'maximum': 'max'}
 _UNARY = {'negative': 'neg', 'absolute': 'abs', 'fabs': 'abs', 'sqrt': 'sqrt', 'exp': 'exp', 'log': 'log', 'tanh': 'tanh',
           'sign': 'sign'}
 _COMPARE = {'less': '<', 'less_equal': '<=', 'greater': '>', 'greater_equal': '>=', 'equal': '==', 'not_equal': '!='}
@@ -332,10 +338,13 @@ _COMPOSED = {
     'reciprocal': lambda x: _Node('/', _one(), x),
 }
 _TESTS = {'isnan': lambda x: _Node('!=', x, x), 'isfinite': _is_finite}
-_SIGNS = {'floor_divide': '//', 'remainder': '%', 'matmul': '@', 'left_shift': '<<', 'right_shift': '>>', 'divmod': 'divmod'}
-_CURES = {'fmin': 'numpy.minimum lets a NaN through, so that it is seen', 'fmax': 'numpy.maximum lets a NaN through, so that it is seen',
-          'expm1': 'write numpy.exp(x) - 1', 'log1p': 'write numpy.log(1 + x)', 'log2': 'write numpy.log(x) / numpy.log(2)',
-          'log10': 'write numpy.log(x) / numpy.log(10)', 'exp2': 'write numpy.exp(x * numpy.log(2))'}
+_SIGNS = {'floor_divide': '//', 'remainder': '%', 'matmul': '@', 'left_shift': '<<', 'right_shift': '>>',
+          'divmod': 'divmod'}
+_CURES = {'fmin': 'numpy.minimum lets a NaN through, so that it is seen',
+          'fmax': 'numpy.maximum lets a NaN through, so that it is seen',
+          'expm1': 'write numpy.exp(x) - 1', 'log1p': 'write numpy.log(1 + x)',
+          'log2': 'write numpy.log(x) / numpy.log(2)', 'log10': 'write numpy.log(x) / numpy.log(10)',
+          'exp2': 'write numpy.exp(x * numpy.log(2))'}
 
 
 def _ufunc_node(name, inputs):
@@ -440,14 +449,14 @@ def trace(function, key, shape, dtype):
     """The text that function(key, grad, stored) writes for a key."""
     dtype = np.dtype(dtype)
     if dtype.kind != 'f':
-        raise errors.FailedPrecondition(f'key {key!r} is {dtype}: an updater function of a daemon computes with fractions, '
-                                        'so its keys are float32 or float64', reason='updater-incompatible')
+        raise errors.FailedPrecondition(f'key {key!r} is {dtype}: an updater function of a daemon computes with '
+                                        'fractions, so its keys are float32 or float64', reason='updater-incompatible')
     start = _Node('name', 'stored')
     grad, stored = (SymbolicArray(node, shape, dtype) for node in (_Node('name', 'grad'), start))
     function(key, grad, stored)
     if stored._node is start:
-        raise errors.Unimplemented(f'{_name_of(function)}({key!r}, grad, stored) leaves stored as it is: change it in place, '
-                                   'such as stored += x or stored[:] = x', reason='unimplemented')
+        raise errors.Unimplemented(f'{_name_of(function)}({key!r}, grad, stored) leaves stored as it is: change it in '
+                                   'place, such as stored += x or stored[:] = x', reason='unimplemented')
     return '\n'.join([f'# traced from {_name_of(function)}(key, grad, stored)', *_statements(stored._node)]) + '\n'
 
 
@@ -485,8 +494,8 @@ class Updater:
                     self._traced.add((key, shape, dtype))
         if listener.heard and not self._noted:
             self._noted = True
-            print(f'paramd: {_name_of(self.function)} was traced, so what it prints shows once for each key, not at each update',
-                  file=sys.stderr)
+            print(f'paramd: {_name_of(self.function)} was traced, so what it prints shows once for each key, not at each '
+                  'update', file=sys.stderr)
 
     def _take(self, key, text):
         if self.text is None:
