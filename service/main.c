@@ -373,6 +373,9 @@ static void tune_malloc(void)
 {
     mallopt(M_MMAP_THRESHOLD, 64 << 20);
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
+    /* Freed blocks of the fast bins are merged all at once when a larger one is asked for: thousands of small pushes in
+     * one frame then cost half as much again (measured with 10,000 keys of 256 bytes). */
+    mallopt(M_MXFAST, 0);
 }
 
 /* journald tells by this variable that stderr is its own, and reads priorities from the lines. */

@@ -19,24 +19,40 @@ static void shape_text(const int64_t *dims, unsigned ndim, char to[SHAPE_TEXT_MA
 
 static_assert(SHAPE_TEXT_MAX > DIMS_MAX * 22 + 3, "a shape of the longest numbers fits");
 
-enum status tensor_check(const struct paramd_tensor *t, const struct paramd_key *k, uint64_t *size, struct error *e)
+static bool tensor_is_sound(const struct paramd_tensor *t, uint64_t *size)
 {
-    struct key_name n;
-    char name[80];
     uint64_t count;
 
-    enum status s = key_name_of(k, &n, e);
-    if (s != STATUS_OK) return s;
-    key_name_text(&n, name, sizeof name);
+    return t->dtype >= 0 && dtype_known((unsigned)t->dtype) && t->ndim >= 0 && t->ndim <= DIMS_MAX &&
+           (t->ndim == 0 || t->shape != NULL) &&
+           wire_shape_size(t->shape, (unsigned)t->ndim, dtype_size((enum dtype)t->dtype), &count, size) &&
+           (*size == 0 || t->data != NULL);
+}
+
+/* What is wrong with it. Apart from the check, so that a call with thousands of good keys formats no names. */
+static enum status tensor_fault(const struct paramd_tensor *t, const struct key_name *n, struct error *e)
+{
+    char name[80];
+    uint64_t count, size;
+
+    key_name_text(n, name, sizeof name);
     if (t->dtype < 0 || !dtype_known((unsigned)t->dtype))
         return error_set(e, REASON_BAD_ARGUMENT, "key %s: there is no dtype %d", name, t->dtype);
     if (t->ndim < 0 || t->ndim > DIMS_MAX || (t->ndim > 0 && t->shape == NULL))
         return error_set(e, REASON_BAD_ARGUMENT, "key %s: a value has 0 to %d dimensions, not %d", name, DIMS_MAX,
                          t->ndim);
-    if (!wire_shape_size(t->shape, (unsigned)t->ndim, dtype_size((enum dtype)t->dtype), &count, size))
+    if (!wire_shape_size(t->shape, (unsigned)t->ndim, dtype_size((enum dtype)t->dtype), &count, &size))
         return error_set(e, REASON_BAD_ARGUMENT, "key %s: the shape has a negative dimension or more than 1 TiB", name);
-    if (*size > 0 && t->data == NULL) return error_set(e, REASON_BAD_ARGUMENT, "key %s: the value has no data", name);
-    return STATUS_OK;
+    return error_set(e, REASON_BAD_ARGUMENT, "key %s: the value has no data", name);
+}
+
+enum status tensor_check(const struct paramd_tensor *t, const struct paramd_key *k, uint64_t *size, struct error *e)
+{
+    struct key_name n;
+    enum status s = key_name_of(k, &n, e);
+
+    if (s != STATUS_OK) return s;
+    return tensor_is_sound(t, size) ? STATUS_OK : tensor_fault(t, &n, e);
 }
 
 static bool same_shape(const struct paramd_tensor *t, const struct key *k)
@@ -51,13 +67,13 @@ enum status tensor_fits(const struct paramd_tensor *t, const struct key *k, stru
 {
     char name[80], have[SHAPE_TEXT_MAX], given[SHAPE_TEXT_MAX];
 
+    if ((unsigned)t->dtype == k->dtype && same_shape(t, k)) return STATUS_OK;
     key_name_text(&k->name, name, sizeof name);
     if ((unsigned)t->dtype != k->dtype) {
         const char *want = dtype_numpy(k->dtype);
         return error_set(e, REASON_SHAPE_MISMATCH, "key %s: the key is %s, the value %s: convert it with .astype('%s')",
                          name, want, dtype_numpy((enum dtype)t->dtype), want);
     }
-    if (same_shape(t, k)) return STATUS_OK;
     shape_text(k->shape, k->ndim, have);
     shape_text(t->shape, (unsigned)t->ndim, given);
     return error_set(e, REASON_SHAPE_MISMATCH, "key %s: the key has shape %s, the value %s", name, have, given);
