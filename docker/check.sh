@@ -103,7 +103,7 @@ hardened=(--read-only --cap-drop all --security-opt no-new-privileges)
 
 # A second container, outside the first: paramctl with the token.
 ctl() {
-    podman run --rm -i "${hardened[@]}" --network host -v "$WORK:/work:ro" -e "PARAMD_URL=$URL" -e PARAMD_TOKEN_FILE=/work/token \
+    podman run --rm -i "${hardened[@]}" --network host -v "$WORK:/data:ro" -e "PARAMD_URL=$URL" -e PARAMD_TOKEN_FILE=/data/token \
         --entrypoint paramctl "$IMAGE" "$@"
 }
 without_token() {
@@ -140,7 +140,7 @@ head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count},), }}".ljus
 with open(sys.argv[1], "wb") as file:
     file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + bytes(4 * count))
 PYTHON
-check "16 MiB go through the bulk door" ctl put large /work/large.npy
+check "16 MiB go through the bulk door" ctl put large /data/large.npy
 check "the log does not hold the token" status_is 1 grep -qF "$TOKEN" <(podman logs "$NAME" 2>&1)
 
 begin=$(date +%s%N)

@@ -58,8 +58,8 @@ def frame(method, fixed=b"", desc=b"", body=b"", *, worker=bytes(16), epoch=0, s
     if gap is None:
         gap = bytes(-(4 + 76 + len(fixed) + len(desc)) % 16)
     said = sizes or (len(fixed), len(desc), len(body))
-    head = HEADER.pack(magic, version, number, flags, status, reason, worker, epoch, sequence, session, deadline, priority,
-                       *said, body_crc)
+    head = HEADER.pack(magic, version, number, flags, status, reason, worker, epoch, sequence, session, deadline,
+                       priority, *said, body_crc)
     crc = crc32c(head) if header_crc is None else header_crc
     return head + struct.pack("<I", crc) + fixed + desc + gap + body
 
@@ -252,7 +252,8 @@ class Peer:
         for kind, store, key, number, name, key_type in entries:
             e = WAIT_ENTRY.pack(kind, store, key, number, len(name), key_type, 0, 0) + name
             desc += e + bytes(-len(e) % 8)
-        return frame("Wait", WAIT.pack(len(entries) if count is None else count, want, time_ms), desc, **self.me(**fields))
+        fixed = WAIT.pack(len(entries) if count is None else count, want, time_ms)
+        return frame("Wait", fixed, desc, **self.me(**fields))
 
     def member(self, store="mine", type_="dist_async", **options):
         """HELLO, Create, Join; answers the store's id."""

@@ -608,6 +608,73 @@ TEST(a_frame_that_does_not_move_is_closed_and_an_idle_client_is_not)
     end();
 }
 
+TEST(a_byte_now_and_then_is_no_motion)
+{
+    begin_with(transport_sp_open, "tcp://127.0.0.1:0", 0);
+    struct client slow, good;
+    client_new(&slow);
+    client_new(&good);
+    ask(&slow, 10, 10);
+    ask(&good, 10, 10);
+    get_all(&slow);
+    get_all(&good);
+    for (int i = 0; i < 40; i++) {
+        static const uint8_t length[8] = {0, 0, 0, 0, 0, 1, 0, 0};
+        uint8_t part[PROGRESS_SIZE_MIN / 25];
+        if (transport_connections(door) == 2) CHECK_EQ(send(sp_fd(slow.sp), i < 8 ? &length[i] : part, 1, MSG_NOSIGNAL), 1);
+        /* The other one comes to enough: a length, then at least PROGRESS_SIZE_MIN in PROGRESS_MS. */
+        if (i == 0) CHECK_EQ(send(sp_fd(good.sp), length, sizeof length, MSG_NOSIGNAL), 8);
+        else CHECK_EQ(send(sp_fd(good.sp), i == 1 ? (const void *)"\x80\0\0\1" : part, i == 1 ? 4 : sizeof part, MSG_NOSIGNAL),
+                      i == 1 ? 4 : (ssize_t)sizeof part);
+        for (int k = 0; k < 3; k++) loop_turn(loop, 1);
+        (void)transport_tick(door, now += 1000);
+    }
+    CHECK_EQ(transport_connections(door), 1);
+    CHECK_EQ(transport_refused(door), 1);
+    sp_free(slow.sp);
+    sp_free(good.sp);
+    end();
+}
+
+TEST(a_connection_that_only_greets_is_closed_after_a_while)
+{
+    begin_with(transport_sp_open, "tcp://127.0.0.1:0", 0);
+    struct client c;
+    client_new(&c);
+    CHECK_OK(client_run(&c, false), &e);
+    for (int i = 0; i < 5; i++) loop_turn(loop, 1);
+    (void)transport_tick(door, now += GREETING_MS + 1000);
+    CHECK_EQ(transport_connections(door), 1);
+    (void)transport_tick(door, now += PROGRESS_MS);
+    CHECK_EQ(transport_connections(door), 0);
+    sp_free(c.sp);
+    end();
+}
+
+TEST(one_address_has_its_own_cap)
+{
+    begin();
+    struct transport_config config = {.calls = &small, .loop = loop, .mailbox = box, .now_ms = clock_of_test,
+                                      .connections_max = 100, .address_max = 3};
+    CHECK_OK(transport_sp_open(&config, "tcp://127.0.0.1:0", &door, &e), &e);
+    struct client clients[4];
+    for (int i = 0; i < 4; i++) client_new(&clients[i]);
+    for (int i = 0; i < 3; i++) {
+        ask(&clients[i], 10, 10);
+        get_all(&clients[i]);
+    }
+    TURN_UNTIL(client_is_closed(&clients[3]));
+    CHECK_EQ(transport_refused(door), 1);
+    sp_free(clients[3].sp);
+    sp_free(clients[0].sp);
+    TURN_UNTIL(transport_connections(door) == 2);
+    client_new(&clients[0]);
+    ask(&clients[0], 10, 10);
+    get_all(&clients[0]);
+    for (int i = 0; i < 3; i++) sp_free(clients[i].sp);
+    end();
+}
+
 TEST(a_reader_that_does_not_read_is_closed_and_its_answers_come_back)
 {
     begin_with(transport_sp_open, "tcp://127.0.0.1:0", 0);

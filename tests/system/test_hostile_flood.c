@@ -176,7 +176,8 @@ static bool peer_write(struct peer *p, const uint8_t *at, size_t size)
 {
     while (size > 0) {
         struct pollfd f = {.fd = p->fd, .events = POLLIN | POLLOUT};
-        if (poll(&f, 1, SILENCE_MS) <= 0) test_fail(__FILE__, __LINE__, "%s has been stuck for %d ms", p->url, SILENCE_MS);
+        if (poll(&f, 1, SILENCE_MS) <= 0)
+            test_fail(__FILE__, __LINE__, "%s has been stuck for %d ms", p->url, SILENCE_MS);
         if ((f.revents & (POLLIN | POLLHUP)) && !peer_read(p)) return false;
         ssize_t n = send(p->fd, at, size, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
@@ -220,7 +221,8 @@ static void put_frame(struct peer *p, struct buf *out, struct wire_header *h, co
     h->epoch = p->epoch;
     h->session = p->session;
     struct bytes all = bytes_of(body, size);
-    if (!wire_head_write(out, h, bytes_of(fixed->at, fixed->size), bytes_of(desc->at, desc->size), size, &all, 1)) abort();
+    if (!wire_head_write(out, h, bytes_of(fixed->at, fixed->size), bytes_of(desc->at, desc->size), size, &all, 1))
+        abort();
     buf_add(out, body, size);
 }
 
@@ -315,7 +317,8 @@ static void peer_open(struct peer *p)
         p->session = (uint32_t)number_after(&body, "\"session\":");
         p->epoch = (uint32_t)number_after(&body, "\"epoch\":");
     }
-    static const char *const types[] = {"\"dist_async\"", "\"dist_sync\",\"elastic\":true", "\"dist_sync\",\"num_workers\":1"};
+    static const char *const types[] = {"\"dist_async\"", "\"dist_sync\",\"elastic\":true",
+                                        "\"dist_sync\",\"num_workers\":1"};
     unsigned which = (unsigned)below(12);
     snprintf(text, sizeof text, "{\"store\":\"a%u\",\"type\":%s}", which, types[which % 3]);
     if (ask_json(p, WIRE_Create, text, &body)) p->store = (uint32_t)number_after(&body, "\"id\":");
@@ -345,7 +348,8 @@ static void put_push_entries(struct peer *p, struct buf *desc, uint32_t count, s
         uint64_t total = key_size(k), offset = chance(80) ? 0 : below(total + 1), size = total - offset;
         struct wire_push_entry x = {.key = mostly(p->keys[k]), .step = mostly(p->steps[k]), .offset = some_size(offset),
                                     .size = some_size(chance(90) ? size : below(size + 1)), .total = some_size(total),
-                                    .dtype = (uint8_t)(chance(95) ? 0 : any()), .codec = (uint8_t)(chance(98) ? 0 : any()),
+                                    .dtype = (uint8_t)(chance(95) ? 0 : any()),
+                                    .codec = (uint8_t)(chance(98) ? 0 : any()),
                                     .flags = (uint16_t)(chance(98) ? 0 : any())};
         if (x.key == p->keys[k] && x.step == p->steps[k] && x.size == total && chance(90)) p->steps[k]++;
         *body = (*body + 15) / 16 * 16 + (x.size <= 40000 ? x.size : 16);
@@ -360,8 +364,10 @@ static void put_init_entries(struct buf *desc, uint32_t count, size_t *body)
         uint64_t elements = below(64);
         struct wire_init_entry x = {.number = (int64_t)(chance(80) ? below(5000) : edge()), .offset = some_size(0),
                                     .size = some_size(elements * 4), .total = some_size(elements * 4),
-                                    .key_type = (uint8_t)(chance(70) ? 0 : below(4)), .dtype = (uint8_t)(chance(85) ? 0 : below(12)),
-                                    .ndim = (uint8_t)(chance(90) ? 1 : below(12)), .storage = (uint8_t)(chance(97) ? 0 : any()),
+                                    .key_type = (uint8_t)(chance(70) ? 0 : below(4)),
+                                    .dtype = (uint8_t)(chance(85) ? 0 : below(12)),
+                                    .ndim = (uint8_t)(chance(90) ? 1 : below(12)),
+                                    .storage = (uint8_t)(chance(97) ? 0 : any()),
                                     .reserved = (uint16_t)(chance(97) ? 0 : any())};
         x.name_size = (uint16_t)(x.key_type == 1 ? below(40) : chance(95) ? 0 : below(600));
         wire_put_init_entry(desc, &x);
@@ -389,7 +395,8 @@ static void put_wait_entries(struct peer *p, struct buf *desc, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         unsigned k = (unsigned)below(KEYS);
-        struct wire_wait_entry x = {.kind = (uint32_t)mostly(1 + below(4)), .store = some_store(p), .key = mostly(p->keys[k]),
+        struct wire_wait_entry x = {.kind = (uint32_t)mostly(1 + below(4)), .store = some_store(p),
+                                    .key = mostly(p->keys[k]),
                                     .number = mostly(p->steps[k] > 0 ? p->steps[k] - 1 : 0),
                                     .name_size = (uint16_t)(chance(80) ? 0 : below(20)), .key_type = (uint8_t)below(3)};
         wire_put_wait_entry(desc, &x);
@@ -400,11 +407,13 @@ static void put_wait_entries(struct peer *p, struct buf *desc, uint32_t count)
 
 static void put_data(struct peer *p, struct buf *out)
 {
-    static const uint8_t methods[] = {WIRE_Push, WIRE_Push, WIRE_Push, WIRE_Set, WIRE_Pull, WIRE_Pull, WIRE_Init, WIRE_Wait};
+    static const uint8_t methods[] = {WIRE_Push, WIRE_Push, WIRE_Push, WIRE_Set, WIRE_Pull, WIRE_Pull, WIRE_Init,
+                                      WIRE_Wait};
     static uint8_t bytes[BODY_MAX];
     struct wire_header h = {.method = methods[below(sizeof methods)], .sequence = mostly(p->sequence++)};
     struct buf fixed = {0}, desc = {0};
-    uint32_t entries = chance(70) ? 1 : (uint32_t)below(chance(95) ? 20 : 300), count = chance(96) ? entries : (uint32_t)edge();
+    uint32_t entries = chance(70) ? 1 : (uint32_t)below(chance(95) ? 20 : 300);
+    uint32_t count = chance(96) ? entries : (uint32_t)edge();
     size_t body = 0;
 
     if (h.method == WIRE_Push || h.method == WIRE_Set) {
@@ -422,7 +431,8 @@ static void put_data(struct peer *p, struct buf *out)
         wire_put_pull(&fixed, &f);
         put_pull_entries(p, &desc, entries);
     } else {
-        struct wire_wait f = {.count = count, .want = (uint32_t)mostly(entries), .time_ms = (uint32_t)(chance(90) ? 0 : edge())};
+        struct wire_wait f = {.count = count, .want = (uint32_t)mostly(entries),
+                              .time_ms = (uint32_t)(chance(90) ? 0 : edge())};
         wire_put_wait(&fixed, &f);
         put_wait_entries(p, &desc, entries);
     }
@@ -466,14 +476,19 @@ static void put_document(struct peer *p, struct buf *out)
         {WIRE_Create, "{\"store\":\"a%u\",\"type\":\"dist_sync\",\"num_workers\":%s}"},
         {WIRE_DeleteStore, "{\"store\":\"a%u\"}"}, {WIRE_ResetStore, "{\"store\":\"a%u\"}"},
         {WIRE_ListStores, "{}"}, {WIRE_Heartbeat, "{}"}, {WIRE_Health, "{}"}, {WIRE_Hello, "{\"client\":\"again\"}"},
-        {WIRE_Join, "{\"store\":\"a%u\",\"name\":%s}"}, {WIRE_Join, "{\"store\":\"a%u\"}"}, {WIRE_Leave, "{\"store\":\"a%u\"}"},
-        {WIRE_Barrier, "{\"store\":\"a%u\",\"name\":\"b%s\"}"}, {WIRE_Delete, "{\"store\":\"a%u\",\"keys\":[%s,3,4],\"force\":true}"},
-        {WIRE_Describe, "{\"store\":\"a%u\",\"keys\":[0,1,%s]}"}, {WIRE_List, "{\"store\":\"a%u\",\"after\":%s,\"limit\":3}"},
+        {WIRE_Join, "{\"store\":\"a%u\",\"name\":%s}"}, {WIRE_Join, "{\"store\":\"a%u\"}"},
+        {WIRE_Leave, "{\"store\":\"a%u\"}"},
+        {WIRE_Barrier, "{\"store\":\"a%u\",\"name\":\"b%s\"}"},
+        {WIRE_Delete, "{\"store\":\"a%u\",\"keys\":[%s,3,4],\"force\":true}"},
+        {WIRE_Describe, "{\"store\":\"a%u\",\"keys\":[0,1,%s]}"},
+        {WIRE_List, "{\"store\":\"a%u\",\"after\":%s,\"limit\":3}"},
         {WIRE_SetUpdater, "{\"store\":\"a%u\",\"updater\":{\"type\":\"sgd\",\"lr\":%s}}"},
         {WIRE_SetUpdater, "{\"store\":\"a%u\",\"updater\":{\"type\":\"add\"}}"},
         {WIRE_SetUpdater, "{\"store\":\"a%u\",\"updater\":{\"type\":\"adam\",\"lr\":0.1}}"},
-        {WIRE_GetUpdater, "{\"store\":\"a%u\"}"}, {WIRE_Stats, "{\"store\":\"a%u\"}"}, {WIRE_GetStore, "{\"store\":\"a%u\"}"},
-        {WIRE_Workers, "{\"store\":\"a%u\"}"}, {WIRE_Rounds, "{\"store\":\"a%u\"}"}, {WIRE_Dismiss, "{\"store\":\"a%u\",\"worker\":%s}"},
+        {WIRE_GetUpdater, "{\"store\":\"a%u\"}"}, {WIRE_Stats, "{\"store\":\"a%u\"}"},
+        {WIRE_GetStore, "{\"store\":\"a%u\"}"},
+        {WIRE_Workers, "{\"store\":\"a%u\"}"}, {WIRE_Rounds, "{\"store\":\"a%u\"}"},
+        {WIRE_Dismiss, "{\"store\":\"a%u\",\"worker\":%s}"},
         {WIRE_Describe, "{\"store\":%s}"}, {WIRE_GetStore, "{\"store\":%s,\"x\":1}"}, {WIRE_Join, "{\"store\":%s}"},
     };
     unsigned at = (unsigned)below(sizeof forms / sizeof forms[0]);
@@ -669,9 +684,10 @@ static void flood_daemon(struct daemon *d, const char *const *urls, unsigned cou
     atomic_store(&good.stop, true);
     pthread_join(thread, NULL);
     double seconds = (double)(now_ms() - begin) / 1000;
-    printf("%llu messages in %.1f s over %llu connections, %llu answers, %llu of them refusals, %llu rounds of a good client, "
-           "%llu MiB\n", (unsigned long long)sent, seconds, (unsigned long long)opened, (unsigned long long)answered,
-           (unsigned long long)refused, (unsigned long long)good.rounds, (unsigned long long)(resident_most(d->pid) >> 20));
+    printf("%llu messages in %.1f s over %llu connections, %llu answers, %llu of them refusals, %llu rounds of a good "
+           "client, %llu MiB\n", (unsigned long long)sent, seconds, (unsigned long long)opened, (unsigned long long)answered,
+           (unsigned long long)refused, (unsigned long long)good.rounds,
+           (unsigned long long)(resident_most(d->pid) >> 20));
     CHECK_TEXT(good.fault, "");
     CHECK(good.rounds > 0);
     CHECK(answered > sent / 4 && refused > sent / 20 && refused < answered);
@@ -711,8 +727,8 @@ TEST(mutated_frames_at_unix_sockets_do_no_harm_either)
     CHECK(mkdtemp(place) != NULL);
     snprintf(front, sizeof front, "ipc://%s/front", place);
     snprintf(bulk, sizeof bulk, "ipc://%s/bulk", place);
-    const struct daemon_options o = {.listen = front, .more = {"--bulk", bulk, "--staging-max", "64m", "--memory-max", "192m",
-                                                             "--log", "error"}};
+    const struct daemon_options o = {.listen = front, .more = {"--bulk", bulk, "--staging-max", "64m", "--memory-max",
+                                                               "192m", "--log", "error"}};
     struct daemon *d = daemon_start(&o);
     const char *urls[] = {front, bulk};
 

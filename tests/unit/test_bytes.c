@@ -307,3 +307,23 @@ TEST(a_composer_with_any_allocation_failing_ends_failed_and_leaks_nothing)
     }
     CHECK(n >= 5);
 }
+
+TEST(a_number_is_written_as_short_as_it_reads_back)
+{
+    static const struct {
+        double number;
+        const char *text;
+    } cases[] = {
+        {0, "0.0"}, {1, "1.0"}, {-2.5, "-2.5"}, {0.1, "0.1"}, {1e-8, "1e-08"}, {1e300, "1e+300"},
+        {0.30000000000000004, "0.30000000000000004"}, {5e-324, "4.94065645841247e-324"}, {1.0 / 0.0, "null"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct buf b = {0};
+        buf_number(&b, cases[i].number);
+        buf_add(&b, "", 1);
+        CHECK(!b.failed);
+        CHECK_TEXT((const char *)b.at, cases[i].text);
+        buf_fini(&b);
+    }
+}

@@ -543,6 +543,75 @@ TEST(memory_of_a_large_frame_is_given_back_when_later_ones_are_small)
     ends_free();
 }
 
+/* ---- what a connection may hold ------------------------------------------------------------------------------- */
+
+TEST(a_frame_for_which_there_is_no_room_in_the_account_is_refused_and_the_next_one_taken)
+{
+    struct sp_account all = {.max = 1 << 20}, one = {.in = &all, .max = 200000};
+
+    ends_new(false);
+    rep.where = PLACE_SCRATCH;
+    sp_set_account(rep.sp, &one);
+    settle(NULL);
+    (void)send_made(&req, (struct made){.id = 0x80000001u, .body_size = 300000, .segments = 1});
+    settle(NULL);
+    CHECK_EQ(rep.refused, 1);
+    CHECK_SAYS(rep.says, "no room for a frame");
+    CHECK_EQ(one.used, all.used);
+    CHECK(one.used <= one.max);
+    (void)send_made(&req, (struct made){.id = 0x80000002u, .body_size = 100000, .segments = 1});
+    settle(NULL);
+    CHECK_EQ(rep.frames, 2);
+    CHECK_EQ(rep.refused, 1);
+    for (int i = 0; i < 2; i++) sp_trim(rep.sp); /* idle since the last time */
+    CHECK_EQ(one.used, 0);
+    all.used = all.max;                          /* others have it all */
+    (void)send_made(&req, (struct made){.id = 0x80000003u, .body_size = 100, .segments = 1});
+    settle(NULL);
+    CHECK_EQ(rep.refused, 2);
+    all.used = 0;
+    (void)send_made(&req, (struct made){.id = 0x80000004u, .body_size = 100, .segments = 1});
+    settle(NULL);
+    CHECK_EQ(rep.refused, 2);
+    ends_free();
+    CHECK_EQ(one.used, 0);
+    CHECK_EQ(all.used, 0);
+}
+
+TEST(a_copy_for_which_there_is_no_room_in_the_account_ends_the_connection)
+{
+    struct sp_account one = {.max = 300000};
+    size_t queued;
+
+    ends_new(false);
+    sp_set_account(rep.sp, &one);
+    struct sent *s = send_made(&rep, (struct made){.id = 0x80000007u, .body_size = 300000, .segments = 3});
+    struct sent *more = send_made(&rep, (struct made){.id = 0x80000008u, .body_size = 300, .segments = 1});
+    part_of_a_frame_is_out(&queued);
+    CHECK_OK(sp_detach(rep.sp, s, &e), &e);
+    CHECK_EQ(one.used, 300000);
+    CHECK_EQ(sp_detach(rep.sp, more, &e), STATUS_RESOURCE_EXHAUSTED);
+    CHECK_EQ(e.reason, REASON_LIMIT);
+    CHECK_EQ(sp_write(rep.sp, &e), STATUS_RESOURCE_EXHAUSTED);
+    ends_free();
+    CHECK_EQ(one.used, 0);
+}
+
+TEST(a_frame_above_the_soft_bound_is_refused_until_that_is_lifted)
+{
+    ends_new(false);
+    sp_set_soft_max(rep.sp, 5000);
+    for (uint32_t id = 1; id <= 2; id++) {
+        (void)send_made(&req, (struct made){.id = id | 0x80000000u, .body_size = 10000, .segments = 1});
+        settle(NULL);
+        CHECK_EQ(rep.frames, id);
+        CHECK_EQ(rep.refused, 1);
+        CHECK_SAYS(rep.says, "before HELLO");
+        sp_set_soft_max(rep.sp, 0);
+    }
+    ends_free();
+}
+
 /* ---- a full queue --------------------------------------------------------------------------------------------- */
 
 static unsigned big_done;
