@@ -2,6 +2,7 @@
 #include "api/paramctl/paramctl.h"
 
 #include "api/wire.h"
+#include "gpu/program.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -238,11 +239,33 @@ static int updater_set(const struct ctl *c, const char *argument)
     return 0;
 }
 
+/* A text in the updater language. Needs no daemon: the checker is the same. */
+static int updater_check_text(const char *path)
+{
+    size_t size = 0;
+    char *text = read_file(path, &size);
+    struct buf report = {0};
+    struct error e;
+
+    if (text == NULL) return EXIT_ERROR;
+    enum status s = program_report(bytes_of(text, size), NULL, 0, &report, &e);
+    free(text);
+    if (s == STATUS_OK) {
+        json_t *j = json_loadb((const char *)report.at, report.size, 0, NULL);
+        show_json(j);
+    } else {
+        fprintf(stderr, "paramctl: %s: %s\n", path, e.text);
+    }
+    buf_fini(&report);
+    return s == STATUS_OK ? 0 : EXIT_ERROR;
+}
+
 int run_updater(const struct ctl *c)
 {
     if (c->arg_count == 0 || (c->arg_count == 1 && strcmp(c->args[0], "get") == 0)) return updater_get(c);
     if (c->arg_count == 2 && strcmp(c->args[0], "set") == 0) return updater_set(c, c->args[1]);
-    return complain_usage("usage: paramctl updater [get | set FILE|JSON]");
+    if (c->arg_count == 2 && strcmp(c->args[0], "check") == 0) return updater_check_text(c->args[1]);
+    return complain_usage("usage: paramctl updater [get | set FILE|JSON | check FILE]");
 }
 
 /* ---- the protocol ----------------------------------------------------------------------------------------------- */

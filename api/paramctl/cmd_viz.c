@@ -12,8 +12,7 @@
 enum { FILE_PIECE = 1 << 20, KEYS_MAX_DRAWN = 20000 };
 static const size_t FILE_SIZE_MAX = (size_t)2 << 30;     /* what protobuf can express */
 
-/* NULL: said. The text is for free(). */
-static char *read_file(const char *path, size_t *size)
+char *read_file(const char *path, size_t *size)
 {
     FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     char *bytes = NULL;

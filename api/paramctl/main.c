@@ -75,8 +75,9 @@ static const struct command {
      "  paramctl push bias grad.npy --wait\n"},
     {"pull", "KEY...", 1, ARGS_MAX, PULL, run_pull, "several values, each of one version: what they are like, or files",
      "  paramctl pull w b --into /tmp/model\n"},
-    {"updater", "[get|set FILE|JSON]", 0, 2, ANYWHERE, run_updater, "the updater of a store",
-     "  paramctl updater set '{\"type\": \"sgd\", \"learning_rate\": 0.1}'\n"},
+    {"updater", "[get|set FILE|JSON|check FILE]", 0, 2, ANYWHERE, run_updater, "the updater of a store",
+     "  paramctl updater set '{\"type\": \"sgd\", \"learning_rate\": 0.1}'\n"
+     "  paramctl updater check rule.txt    a text in the updater language: what it needs and does; no daemon is asked\n"},
     {"workers", "[dismiss NAME|RANK]", 0, 2, ANYWHERE, run_workers, "who has joined a store",
      "A dead worker that is dismissed is no longer waited for.\n"},
     {"rounds", "", 0, 0, ANYWHERE, run_rounds, "open rounds and barriers, and who is missing in them", ""},

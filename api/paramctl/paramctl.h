@@ -64,6 +64,8 @@ int complain_usage(const char *format, ...) __attribute__((format(printf, 1, 2))
 struct paramd *open_daemon(const struct ctl *c, int *code);
 struct paramd *open_store(const struct ctl *c, int *code);
 /* A worker of the store, which has this type. */
+/* The bytes of a file, or of stdin for "-". NULL: what is wrong has been said. For free(). */
+char *read_file(const char *path, size_t *size);
 struct paramd *open_worker(const struct ctl *c, const char *store, const char *type, int *code);
 
 /* Asks on a handle, or on one opened for it. Takes the document. The answer, or NULL with *code. */

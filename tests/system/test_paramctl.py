@@ -349,6 +349,16 @@ class Values(Base):
         self.ctl("get", "w", "--store", "numbers", status=USAGE, says="numbers")
         self.assertEqual(self.json("get", "8")["key"], "8")  # among names it is one
 
+    def test_updater_check_tells_what_a_text_needs_or_where_it_is_wrong(self):
+        with open(self.path("rule.txt"), "w") as file:
+            file.write("param lr = 0.1\nslot m = 0\nm = 0.9 * m + grad\nstored -= lr * m\n")
+        report = json.loads(self.ctl("updater", "check", self.path("rule.txt")))
+        self.assertEqual([slot["name"] for slot in report["slots"]], ["m"])
+        self.assertGreater(report["instructions"], 0)
+        with open(self.path("rule.txt"), "w") as file:
+            file.write("stored += graad * 2\n")
+        self.ctl("updater", "check", self.path("rule.txt"), status=ERROR, says="grad")
+
     def test_push_is_a_workers_and_the_updater_runs(self):
         self.ctl("call", "Create", '{"store": "trained", "type": "dist_async"}')
         self.ctl("put", "w", "[1, 1]", "--store", "trained")
