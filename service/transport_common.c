@@ -238,6 +238,8 @@ static enum status bind_tcp(struct address *a, int *out, struct error *e)
 
     snprintf(port, sizeof port, "%u", a->port);
     int failed = getaddrinfo(strcmp(a->host, "*") == 0 ? NULL : a->host, port, &hints, &found);
+    /* A bare root without /etc/hosts does not know it, and yet it is always the loopback (RFC 6761, 6.3). */
+    if (failed != 0 && strcmp(a->host, "localhost") == 0) failed = getaddrinfo("127.0.0.1", port, &hints, &found);
     if (failed != 0)
         return error_set(e, REASON_BAD_ARGUMENT, "%s has no address: %s", a->host, gai_strerror(failed));
     for (const struct addrinfo *to = found; to != NULL && fd < 0; to = to->ai_next) fd = bind_one(to);
