@@ -635,6 +635,39 @@ static enum status get_states(json_t *in, enum updater_states *how, struct error
     return error_set(e, REASON_BAD_ARGUMENT, "/states: must be keep, reset or convert");
 }
 
+/* Settings borrow the document's names. */
+static enum status get_params(json_t *in, struct program_setting out[PROGRAM_PARAMS_MAX], unsigned *count, struct error *e)
+{
+    json_t *params = json_object_get(in, "params"), *value;
+    const char *name;
+
+    *count = 0;
+    if (params != NULL && !json_is_object(params)) return error_set(e, REASON_BAD_ARGUMENT, "/params: an object");
+    json_object_foreach(params, name, value) {
+        if (!json_is_number(value)) return error_set(e, REASON_BAD_ARGUMENT, "/params/%.64s: a number", name);
+        if (*count == PROGRAM_PARAMS_MAX)
+            return error_set(e, REASON_BAD_ARGUMENT, "/params: at most %d members", PROGRAM_PARAMS_MAX);
+        out[(*count)++] = (struct program_setting){bytes_text(name), json_number_value(value)};
+    }
+    return STATUS_OK;
+}
+
+/* What a program document needs and does; NULL for other documents. */
+static json_t *document_report(json_t *document)
+{
+    struct program_setting params[PROGRAM_PARAMS_MAX];
+    const json_t *text = json_object_get(document, "text");
+    struct buf report = {0};
+    json_t *j = NULL;
+    unsigned count;
+
+    if (json_is_string(text) && get_params(document, params, &count, NULL) == STATUS_OK &&
+        program_report(text_of(text), params, count, &report, NULL) == STATUS_OK)
+        j = json_loadb((const char *)report.at, report.size, 0, NULL);
+    buf_fini(&report);
+    return j;
+}
+
 void method_SetUpdater(struct request *r, json_t *in)
 {
     enum updater_states how;
@@ -669,24 +702,8 @@ void method_SetUpdater(struct request *r, json_t *in)
     updater_drop(u);
     buf_fini(&text);
     if (refused(r, st, &e)) return;
-    answer_json(r, json_pack("{s:b,s:I}", "changed", changed, "effective_from_version", (json_int_t)version));
-}
-
-/* Settings borrow the document's names. */
-static enum status get_params(json_t *in, struct program_setting out[PROGRAM_PARAMS_MAX], unsigned *count, struct error *e)
-{
-    json_t *params = json_object_get(in, "params"), *value;
-    const char *name;
-
-    *count = 0;
-    if (params != NULL && !json_is_object(params)) return error_set(e, REASON_BAD_ARGUMENT, "/params: an object");
-    json_object_foreach(params, name, value) {
-        if (!json_is_number(value)) return error_set(e, REASON_BAD_ARGUMENT, "/params/%.64s: a number", name);
-        if (*count == PROGRAM_PARAMS_MAX)
-            return error_set(e, REASON_BAD_ARGUMENT, "/params: at most %d members", PROGRAM_PARAMS_MAX);
-        out[(*count)++] = (struct program_setting){bytes_text(name), json_number_value(value)};
-    }
-    return STATUS_OK;
+    answer_json(r, json_pack("{s:b,s:I,s:o*}", "changed", changed, "effective_from_version", (json_int_t)version,
+                             "program", dry_run ? document_report(document) : NULL));
 }
 
 void method_UpdaterCheck(struct request *r, json_t *in)

@@ -545,7 +545,9 @@ void answer_json(const struct request *r, json_t *document)
         else error_set(&e, REASON_TOO_LARGE, "the answer is too large; ask for less");
         answer_error(r, &e);
     } else {
+        /* A longer answer is one of a question, such as a dry run: asked again, it is answered anew. */
         if (named && text.size <= RESULT_SIZE_MAX) session_result(r->session, r->header.sequence, text.at, text.size);
+        else if (named) session_forget(r->session, r->header.sequence);
         answer_text(r, (const char *)text.at, text.size);
     }
     buf_fini(&text);

@@ -468,6 +468,14 @@ class Updaters(Case):
         self.assertEqual((back[0], back[2]["changed"]), (200, True))
         self.assertEqual(self.d.ask("PUT", self.AT, b"null", Content_Type="application/json", If_Match="*")[2]["changed"], False)
 
+    def test_a_dry_run_of_a_program_tells_what_it_needs(self):
+        document = {"type": "program", "text": "slot m = 0\nm = 0.9 * m + grad\nstored -= 0.1 * m\n"}
+        for _ in range(2):
+            status, _, said = self.d.ask("PUT", self.AT + "?dry_run=true", document, If_Match="*")
+            self.assertEqual(status, 200, said)
+            self.assertEqual([slot["name"] for slot in said["program"]["slots"]], ["m"])
+            self.assertGreater(said["program"]["bytes_per_element"]["f32"], 0)
+
     def test_a_dry_run_changes_nothing(self):
         before = self.d.ask("GET", self.AT)[1]["ETag"]
         status, _, said = self.d.ask("PUT", self.AT + "?dry_run=true", {"type": "adam"}, If_Match=before)
