@@ -145,7 +145,7 @@ test: deps-test
 
 test-long: deps-test
 	@$(MAKE) --no-print-directory test FUZZ_SECONDS=600
-	@LONG=1 tests/run -t 3600 build/tests/unit/test_store_model
+	@LONG=1 tests/run -t 3600 -j 1 build/tests/unit/test_store_model tests/system/test_hostile.py build/tests/system/test_hostile_flood
 
 bench: deps-bench all
 	@$(MAKE) --no-print-directory bench-bins
