@@ -58,6 +58,7 @@ struct exchange {
     /* http.c's: */
     struct line *line;
     bool begun;
+    bool counted;
     bool has_body;
     uint64_t body_seen;              /* bytes that came, taken or not */
 };

@@ -257,6 +257,12 @@ static void add_headers(struct MHD_Response *r, const struct exchange *x)
     if (x->hang_up) MHD_add_response_header(r, "Connection", "close");
 }
 
+static void count_once(struct exchange *x)
+{
+    if (!x->counted) http_count(x->http->counts, x->route, x->code, clock_ns() - x->began_ns);
+    x->counted = true;
+}
+
 /* NO ends the connection without an answer: there is no memory for one. */
 static enum MHD_Result answer(struct exchange *x)
 {
@@ -265,6 +271,7 @@ static enum MHD_Result answer(struct exchange *x)
     if (r == NULL) return MHD_NO;
     add_headers(r, x);
     line_phase(x->line, LINE_ANSWER);
+    count_once(x);                   /* before it is sent: who has seen an answer finds it counted */
     enum MHD_Result result = MHD_queue_response(x->connection, x->code, r);
     MHD_destroy_response(r);
     return result;
@@ -294,7 +301,7 @@ static void end_request(void *ctx, struct MHD_Connection *c, void **state, enum 
     (void)why;
     if (x == NULL) return;
     line_phase(x->line, LINE_IDLE);
-    http_count(h->counts, x->route, x->code, clock_ns() - x->began_ns);
+    count_once(x);
     if (x->method != NULL && x->target.raw != NULL) log_debug("http", "%s %s %u", x->method, x->target.raw, x->code);
     if (x->begun) atomic_fetch_sub(&h->active, 1);
     give_room(h, x->room);

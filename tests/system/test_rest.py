@@ -910,10 +910,12 @@ def parse_metrics(text):
 
 
 class Metrics(Case):
-    def scrape(self):
+    def scrape(self, tries=30):
         status, headers, body = self.d.ask("GET", "/metrics", door="probe")
         self.assertEqual((status, headers["Content-Type"]), (200, "text/plain; version=0.0.4; charset=utf-8"))
-        return parse_metrics(body.decode())
+        metrics = parse_metrics(body.decode())
+        # A core that is kept waiting by a busy machine lets its last numbers be told.
+        return metrics if metrics["paramd_core_answers"][None] == 1 or tries == 0 else self.scrape(tries - 1)
 
     def test_it_counts_what_happens(self):
         self.d.ask("POST", "/v1/stores", {"store": 'a"b\\c', "type": "dist_async"})
