@@ -34,7 +34,7 @@ OBJ := build/obj/$(BUILD)-$(notdir $(CC))
 
 # What a daemon or an embedded store consists of; mains and test code apart.
 MAINS := service/main.c api/paramctl/main.c
-DAEMON_SOURCES := $(filter-out $(MAINS),$(wildcard service/base/*.c api/*.c gpu/*.c service/*.c web/*.c web/viz/*.c))
+DAEMON_SOURCES := $(filter-out $(MAINS) gpu/cuda%,$(wildcard service/base/*.c api/*.c gpu/*.c service/*.c web/*.c web/viz/*.c))
 SOURCES := $(DAEMON_SOURCES) $(filter-out $(MAINS),$(wildcard api/client/*.c api/paramctl/*.c))
 CLIENT_SOURCES := $(filter-out service/main.c service/settings.c service/notify.c service/transport_% web/% api/paramctl/%,$(SOURCES)) \
 	$(wildcard web/viz/*.c)
@@ -92,6 +92,48 @@ $(OUT)/tests/%: $(OBJ)/tests/%.o $(call objects,$(TEST_LIB)) $(OBJ)/all.a
 $(OUT)/bench/%: $(OBJ)/tests/bench/%.o $(call objects,$(BENCH_LIB)) $(OBJ)/all.a
 	@mkdir -p $(@D)
 	$(call say,LD) $(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@
+
+# ---- the stand-in for CUDA ---------------------------------------------------------------------------------------
+
+# paramd-cusim.so is the CUDA plug-in on a stand-in for the CUDA runtime, with kernels compiled as C++: it runs without a
+# GPU. It needs CUDA's headers, no more. See tests/README.md.
+CUDA_HOME ?= $(firstword $(wildcard /usr/local/cuda /opt/cuda) /usr/local/cuda)
+CUDA_SOURCES := $(wildcard gpu/cuda*.c)
+CUDA_KERNELS := $(wildcard gpu/cuda*.cu)
+# What the plug-in has of the daemon's, which lends it nothing.
+CUDA_SUPPORT := service/base/mem.c service/base/status.c service/base/bytes.c service/base/nearest.c gpu/dtype.c gpu/expr.c gpu/program.c gpu/program_cuda.c
+CUSIM_SOURCES := $(filter-out tests/cusim/test_%,$(wildcard tests/cusim/*.c))
+HAVE_CUDA := $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h)
+CXX := $(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC)),$(subst gcc,g++,$(CC)))
+CXX_BASE := -std=c++17 $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes,$(BASE)) -fno-exceptions -fno-rtti \
+	-fno-threadsafe-statics -Wno-unused-function
+CUDA_INCLUDE := -isystem $(CUDA_HOME)/include
+# a comma where make would take it for its own
+, := ,
+# What runs on the stand-in is built apart from the plug-in for nvcc: same sources, other kernels.
+cusim_objects = $(patsubst %,$(OBJ)/cusim/%.o,$(1))
+
+# The stand-in's own queues are no business of the sanitizers': it tells them what CUDA promises, by hand. What it runs
+# for others (kernels, PTX) is instrumented.
+$(OBJ)/tests/cusim/%.o: CFLAGS := $(BASE) -O2 -g $(CUDA_INCLUDE)
+$(OBJ)/tests/cusim/ptxi.o: CFLAGS := $(BASE) $(FLAGS_$(BUILD))
+
+$(OBJ)/cusim/%.cu.o: %.cu tests/cusim/cusim_device.h
+	@mkdir -p $(@D)
+	$(call say,CXX) $(CXX) $(CXX_BASE) $(FLAGS_$(BUILD)) $(CUDA_INCLUDE) -D__shared__=static -x c++ \
+		-include tests/cusim/cusim_device.h -c $< -o $@
+$(OBJ)/cusim/%.c.o: %.c
+	@mkdir -p $(@D)
+	$(call say,CC) $(CC) $(CFLAGS) $(CUDA_INCLUDE) -c $< -o $@
+
+ifneq ($(HAVE_CUDA),)
+$(OUT)/paramd-cusim.so: $(call cusim_objects,$(CUDA_SOURCES) $(CUDA_KERNELS)) $(call objects,$(CUSIM_SOURCES) $(CUDA_SUPPORT))
+	@mkdir -p $(@D)
+	$(call say,LD) $(CC) $(CFLAGS) -shared -Wl,-Bsymbolic $(if $(filter release,$(BUILD)),-Wl$(,)-z$(,)defs) $^ -ldl -lm -o $@
+else
+$(OUT)/paramd-cusim.so:
+	@echo "$@ is not built: no CUDA headers in $(CUDA_HOME)"
+endif
 
 # ---- what the build needs ---------------------------------------------------------------------------------------
 
