@@ -42,6 +42,8 @@ struct work {
     const char *from;
     enum dtype type;
     uint32_t *flags;
+    struct stats *stats;
+    pthread_mutex_t *merging;          /* of stats */
     const struct step *step;
     unsigned pass;                     /* of a whole rule's step, whose count is that of the pass */
 };
@@ -75,6 +77,7 @@ struct cpu {
     bool threads_asked;
     pthread_t threads[THREADS_MAX];
 
+    pthread_mutex_t merging;           /* parts of statistics, for a moment; taken with no other */
     pthread_mutex_t lock;
     pthread_cond_t work_there, mark_passed;
     struct list runnable, fresh, queues;
@@ -381,6 +384,27 @@ static enum status cpu_step(struct queue *q, const struct step *s)
     return give(q, &w);
 }
 
+static void run_stats(const struct work *w, size_t begin, size_t count)
+{
+    size_t offset = begin * dtype_size(w->type);
+    struct stats part;
+
+    loops_stats(w->type, w->from + offset, w->to == NULL ? NULL : w->to + offset, count, &part);
+    pthread_mutex_lock(w->merging);
+    stats_merge(w->stats, &part);
+    pthread_mutex_unlock(w->merging);
+}
+
+/* `to` is what is taken away; it is only read. */
+static enum status cpu_stats(struct queue *q, struct dmem a, struct dmem minus, enum dtype type, size_t count,
+                             struct stats *out)
+{
+    stats_clear(out);
+    return give(q, &(struct work){.run = run_stats, .count = count, .inline_max = INLINE_ELEMENTS_MAX,
+                                  .chunk = CHUNK_ELEMENTS, .from = a.at, .to = minus.size > 0 ? minus.at : NULL,
+                                  .type = type, .stats = out, .merging = &cpu_of(q)->merging});
+}
+
 /* ---- marks ------------------------------------------------------------------------------------------------------ */
 
 /* A mark is a note on the last item, so it needs no memory; without items it has passed already. */
@@ -523,6 +547,7 @@ static void cpu_close(struct device *d)
     pthread_cond_destroy(&c->mark_passed);
     pthread_cond_destroy(&c->work_there);
     pthread_mutex_destroy(&c->lock);
+    pthread_mutex_destroy(&c->merging);
     mem_free(c);
 }
 
@@ -532,7 +557,7 @@ static const struct device_ops cpu_ops = {
     .queue_new = cpu_queue_new, .queue_free = cpu_queue_free,
     .record = cpu_record, .await = cpu_await, .passed = cpu_passed, .wait = cpu_wait,
     .upload = cpu_upload, .download = cpu_download, .copy = cpu_copy, .zero = cpu_zero,
-    .widen = cpu_widen, .add = cpu_add, .step = cpu_step,
+    .widen = cpu_widen, .add = cpu_add, .step = cpu_step, .stats = cpu_stats,
 };
 
 /* Cores that this process may use, which in a container are fewer than the machine has. */
@@ -555,6 +580,7 @@ enum status cpu_device_new(unsigned threads, struct device **out, struct error *
     c->device.ops = &cpu_ops;
     c->threads_wanted = threads > 0 ? threads : default_threads();
     pthread_mutex_init(&c->lock, NULL);
+    pthread_mutex_init(&c->merging, NULL);
     pthread_cond_init(&c->work_there, NULL);
     pthread_cond_init(&c->mark_passed, NULL);
     list_init(&c->runnable);

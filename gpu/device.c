@@ -336,3 +336,17 @@ enum status device_step(struct queue *q, const struct step *s)
     enum status st = d->lost ? refuse_lost(d) : check_step(d, s);
     return st != STATUS_OK || s->count == 0 ? st : settle_work(d, d->ops->step(q, s));
 }
+
+enum status device_stats(struct queue *q, struct dmem a, struct dmem minus, enum dtype type, size_t count,
+                         struct stats *out)
+{
+    struct device *d = q->device;
+
+    enum status s = d->lost ? refuse_lost(d) : check_type(d, type);
+    if (s == STATUS_OK && out == NULL) s = refuse_piece(d, "out", "is NULL");
+    if (s == STATUS_OK && count == 0) stats_clear(out);
+    if (s != STATUS_OK || count == 0) return s;
+    s = check_elements(d, "a", a, type, count);
+    if (s == STATUS_OK && minus.size > 0) s = check_elements(d, "minus", minus, type, count);
+    return s != STATUS_OK ? s : settle_work(d, d->ops->stats(q, a, minus, type, count, out));
+}

@@ -21,6 +21,7 @@
 #include "api/limits.h"
 #include "gpu/dtype.h"
 #include "gpu/rule.h"
+#include "gpu/stats.h"
 #include "service/base/status.h"
 
 #include <stdbool.h>
@@ -94,6 +95,8 @@ struct device_ops {
     enum status (*add)(struct queue *q, struct dmem to, struct dmem from, enum dtype type, size_t count,
                        uint32_t *flags);
     enum status (*step)(struct queue *q, const struct step *s);
+    enum status (*stats)(struct queue *q, struct dmem a, struct dmem minus, enum dtype type, size_t count,
+                         struct stats *out);
 };
 
 /* What all devices begin with; a back end's own struct has it as its first member. */
@@ -159,5 +162,10 @@ unsigned step_slots(const struct step *s);
 /* What step.scratch needs for a value of `count` elements; 0: nothing. */
 size_t step_scratch_size(enum rule_id r, size_t count);
 enum status device_step(struct queue *q, const struct step *s) MUST_CHECK;
+/* The statistics (gpu/stats.h) of `count` elements of a, or of a - minus when minus has a size; one pass. Both may be the
+ * same memory. They are in *out, which is host memory and belongs to the device until then, when a mark taken after
+ * this has passed. */
+enum status device_stats(struct queue *q, struct dmem a, struct dmem minus, enum dtype type, size_t count,
+                         struct stats *out) MUST_CHECK;
 
 #endif

@@ -11,6 +11,8 @@ void loops_widen(enum dtype type, void *to, const void *from, size_t count);
 uint32_t loops_add(enum dtype type, void *to, const void *from, size_t count);
 /* to (type) = from (dtype_sum(type)), rounded to nearest even; real types. */
 void loops_narrow(enum dtype type, void *to, const void *from, size_t count);
+/* *out = the statistics of a, or of a - minus when that is not NULL. */
+void loops_stats(enum dtype type, const void *a, const void *minus, size_t count, struct stats *out);
 /* Elements begin .. begin + count - 1 of a step whose dmem.at are addresses of this process; `flags` is not touched.
  * A whole rule's step is for one piece. Answers WORK_ bits. */
 uint32_t loops_step(const struct step *s, size_t begin, size_t count);

@@ -9,6 +9,7 @@
 #include "tests/lib/test.h"
 
 #include <dirent.h>
+#include <float.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -490,6 +491,177 @@ DEVICE_TEST(a_sum_that_leaves_i64_is_told)
     CHECK_EQ(flags, WORK_OVERFLOW);
     CHECK_EQ(again, WORK_OVERFLOW);
     device_mem_free(&s), device_mem_free(&a), device_mem_free(&b), device_mem_free(&c);
+    device_queue_free(q);
+}
+
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
+
+static double as_double(enum dtype t, const void *at, size_t i)
+{
+    if (t == DTYPE_f64) return ((const double *)at)[i];
+    return dtype_is_integer(t) ? (double)integer(t, at, i) : (double)single(t, at, i);
+}
+
+/* Any bits at all, and now and then a number that is near 1. */
+static void set_any(enum dtype t, void *at, size_t i, uint64_t *random)
+{
+    uint64_t bits = rng_next(random);
+
+    if (rng_next(random) % 4 == 0) set(t, at, i, (int64_t)(bits % 31) - (t == DTYPE_u8 ? 0 : 15));
+    else memcpy((char *)at + i * dtype_size(t), &bits, dtype_size(t));
+}
+
+/* By frexp, in long double, one after the other. */
+struct expected {
+    struct stats s;
+    long double sum, sum_squares, size;
+};
+
+static void expect_element(struct expected *want, double x)
+{
+    struct stats *s = &want->s;
+    int exponent = 0;
+
+    s->count++;
+    if (isnan(x)) s->nans++;
+    else if (isinf(x)) s->infinities++;
+    if (!isfinite(x)) return;
+    if (s->count - s->nans - s->infinities == 1) s->min = s->max = x;
+    s->min = fmin(s->min, x);
+    s->max = fmax(s->max, x);
+    want->sum += x;
+    want->sum_squares += (long double)x * x;
+    want->size += fabsl(x);
+    frexp(x, &exponent);          /* |x| is 2^(exponent - 1) or more, and less than 2^exponent */
+    if (x == 0) s->zeros++;
+    else s->bins[exponent <= -44 ? 0 : exponent > 18 ? 63 : exponent + 44]++;
+}
+
+static void check_stats(const struct stats *got, const struct expected *want)
+{
+    const struct stats *s = &want->s;
+    long double unit = 0x1p-53L, n = (long double)s->count;
+
+    CHECK_EQ(got->count, s->count);
+    CHECK_EQ(got->nans, s->nans);
+    CHECK_EQ(got->infinities, s->infinities);
+    CHECK_EQ(got->zeros, s->zeros);
+    for (int i = 0; i < STATS_BINS; i++) CHECK_EQ(got->bins[i], s->bins[i]);
+    CHECK(got->min == s->min || (isnan(got->min) && isnan(s->min)));
+    CHECK(got->max == s->max || (isnan(got->max) && isnan(s->max)));
+    CHECK(!(got->min == 0 && signbit(got->min)) && !(got->max == 0 && signbit(got->max)));
+    if (want->sum_squares > (long double)DBL_MAX) CHECK(isinf(got->sum_squares));
+    else CHECK(fabsl(got->sum_squares - want->sum_squares) <= (n + 1) * unit * want->sum_squares + n * 0x1p-1074L);
+    if (want->size <= (long double)DBL_MAX) CHECK(fabsl(got->sum - want->sum) <= n * unit * want->size);
+}
+
+static void stats_of(struct queue *q, enum dtype t, const void *a, const void *minus, size_t count)
+{
+    size_t size = count * dtype_size(t);
+    struct dmem m = bring(q, a, size), by = minus != NULL ? bring(q, minus, size) : (struct dmem){0};
+    struct expected want = {.s = {.min = NAN, .max = NAN}};
+    struct stats got;
+
+    memset(&got, 0xa5, sizeof got);
+    CHECK_EQ(device_stats(q, m, by, t, count, &got), STATUS_OK);
+    finish(q);
+    for (size_t i = 0; i < count; i++)
+        expect_element(&want, as_double(t, a, i) - (minus != NULL ? as_double(t, minus, i) : 0));
+    check_stats(&got, &want);
+    device_mem_free(&m), device_mem_free(&by);
+}
+
+static void stats_of_random(struct queue *q, enum dtype t, size_t count)
+{
+    char *a = host_room(count * 8), *minus = host_room(count * 8);
+    uint64_t random = count;
+
+    for (size_t i = 0; i < count; i++) set_any(t, a, i, &random), set_any(t, minus, i, &random);
+    stats_of(q, t, a, NULL, count);
+    stats_of(q, t, a, minus, count);
+    mem_free(a), mem_free(minus);
+}
+
+DEVICE_TEST(statistics_are_right_for_every_type_and_size)
+{
+    struct queue *q = open_queue(d);
+
+    for (int t = 0; t < TYPES; t++) {
+        for (size_t count = 1; count <= 40; count++) stats_of_random(q, types[t], count);
+        stats_of_random(q, types[t], 1023), stats_of_random(q, types[t], 1025), stats_of_random(q, types[t], MIDDLE);
+    }
+    device_queue_free(q);
+}
+
+/* Each power of two and its neighbours: a bin has its lower edge and not its upper one. */
+DEVICE_TEST(bins_have_their_lower_edge)
+{
+    struct queue *q = open_queue(d);
+    double x[6 * 2200];
+    size_t n = 0;
+
+    for (int e = -1074; e <= 1023; e++) {
+        double edge = ldexp(1, e);
+        x[n++] = edge, x[n++] = -edge, x[n++] = nextafter(edge, 0), x[n++] = nextafter(edge, INFINITY);
+    }
+    x[n++] = DBL_MAX, x[n++] = -INFINITY, x[n++] = -0.0, x[n++] = NAN;
+    stats_of(q, DTYPE_f64, x, NULL, n);
+    device_queue_free(q);
+}
+
+DEVICE_TEST(statistics_of_special_numbers)
+{
+    struct queue *q = open_queue(d);
+    float nothing[3] = {NAN, INFINITY, -INFINITY}, zeros[4] = {-0.0f, 0, -0.0f, 0}, same[2] = {INFINITY, 3};
+    double large[2] = {1e200, -1e200};
+    int64_t far[2] = {INT64_MAX, INT64_MIN}, away[2] = {INT64_MIN, INT64_MAX};
+
+    stats_of(q, DTYPE_f32, nothing, NULL, 3);
+    stats_of(q, DTYPE_f32, zeros, NULL, 4);
+    stats_of(q, DTYPE_f32, same, same, 2);         /* infinity - infinity is NaN */
+    stats_of(q, DTYPE_f64, large, NULL, 2);
+    stats_of(q, DTYPE_i64, far, away, 2);          /* further apart than an i64 is long */
+    device_queue_free(q);
+}
+
+DEVICE_TEST(statistics_are_of_what_was_there_in_the_order_of_the_queue)
+{
+    struct queue *q = open_queue(d);
+    float *ones = host_room(4 * MIDDLE);
+    struct stats first, second, none;
+
+    for (size_t i = 0; i < MIDDLE; i++) ones[i] = 1;
+    struct dmem m = bring(q, ones, 4 * MIDDLE);
+    CHECK_EQ(device_stats(q, m, (struct dmem){0}, DTYPE_f32, MIDDLE, &first), STATUS_OK);
+    CHECK_EQ(device_zero(q, m, 4 * MIDDLE), STATUS_OK);
+    CHECK_EQ(device_stats(q, m, m, DTYPE_f32, MIDDLE, &second), STATUS_OK);
+    CHECK_EQ(device_stats(q, m, (struct dmem){0}, DTYPE_f32, 0, &none), STATUS_OK);
+    finish(q);
+    CHECK(first.sum == MIDDLE && first.min == 1);
+    CHECK_EQ(first.bins[45], MIDDLE);
+    CHECK_EQ(second.zeros, MIDDLE);
+    CHECK(none.count == 0 && none.sum == 0 && isnan(none.max));
+    device_mem_free(&m);
+    mem_free(ones);
+    device_queue_free(q);
+}
+
+DEVICE_TEST(bad_statistics_are_refused)
+{
+    struct queue *q = open_queue(d);
+    struct dmem m = room(d, 64), odd = m, none = {0};
+    struct stats out;
+
+    odd.at = (char *)m.at + 1;
+    CHECK_EQ(device_stats(q, m, none, DTYPE_f32, 17, &out), STATUS_INVALID_ARGUMENT);
+    CHECK_EQ(device_stats(q, m, m, DTYPE_f64, 9, &out), STATUS_INVALID_ARGUMENT);
+    CHECK_EQ(device_stats(q, none, none, DTYPE_f32, 1, &out), STATUS_INVALID_ARGUMENT);
+    CHECK_EQ(device_stats(q, odd, none, DTYPE_f32, 1, &out), STATUS_INVALID_ARGUMENT);
+    CHECK_EQ(device_stats(q, m, odd, DTYPE_f32, 1, &out), STATUS_INVALID_ARGUMENT);
+    CHECK_EQ(device_stats(q, m, none, DTYPE_f32, SIZE_MAX / 2, &out), STATUS_INVALID_ARGUMENT);
+    CHECK_EQ(device_stats(q, m, none, (enum dtype)99, 1, &out), STATUS_INVALID_ARGUMENT);
+    CHECK_EQ(device_stats(q, m, none, DTYPE_f32, 1, NULL), STATUS_INVALID_ARGUMENT);
+    device_mem_free(&m);
     device_queue_free(q);
 }
 
@@ -1072,6 +1244,7 @@ static enum status life(struct device *d, size_t count, float *out)
 {
     struct queue *q = NULL, *side = NULL;
     struct dmem w = {0}, sum = {0};
+    struct stats stats;
     float *host = NULL;
     uint64_t mark = 0, passed;
     uint32_t flags = 0;
@@ -1090,6 +1263,7 @@ static enum status life(struct device *d, size_t count, float *out)
     struct step step = {.rule = RULE_add, .type = DTYPE_f32, .count = count, .sum = sum, .last = sum, .from = w,
                         .to = w, .flags = &flags};
     if ((s = device_step(side, &step)) != STATUS_OK) goto out;
+    if ((s = device_stats(side, w, sum, DTYPE_f32, count, &stats)) != STATUS_OK) goto out;
     if ((s = device_download(side, host, w, 0, count * 4)) != STATUS_OK) goto out;
     if ((s = device_record(side, &mark)) != STATUS_OK) goto out;
     if ((s = device_passed(side, &passed)) != STATUS_OK) goto out;
@@ -1125,7 +1299,7 @@ static void fault_sweep(int inner, enum fault_mode mode)
         if (hit) continue;
         CHECK_EQ(s, STATUS_OK);
         CHECK(out == 4);
-        CHECK_EQ(n, 15);     /* calls in a life, and one */
+        CHECK_EQ(n, 16);     /* calls in a life, and one */
         return;
     }
 }

@@ -163,6 +163,12 @@ static enum status faulty_step(struct queue *q, const struct step *s)
     WORK(q, device_step(inner_of(q), &in));
 }
 
+static enum status faulty_stats(struct queue *q, struct dmem a, struct dmem minus, enum dtype type, size_t count,
+                                struct stats *out)
+{
+    WORK(q, device_stats(inner_of(q), inside(a), inside(minus), type, count, out));
+}
+
 static void tell_outer(void *ctx)
 {
     struct device *d = ctx;
@@ -181,7 +187,7 @@ static const struct device_ops faulty_ops = {
     .queue_new = faulty_queue_new, .queue_free = faulty_queue_free,
     .record = faulty_record, .await = faulty_await, .passed = faulty_passed, .wait = faulty_wait,
     .upload = faulty_upload, .download = faulty_download, .copy = faulty_copy, .zero = faulty_zero,
-    .widen = faulty_widen, .add = faulty_add, .step = faulty_step,
+    .widen = faulty_widen, .add = faulty_add, .step = faulty_step, .stats = faulty_stats,
 };
 
 enum status faulty_device_new(struct device *inner, struct device **out, struct error *e)

@@ -29,12 +29,13 @@ struct item {
     void (*run)(const struct item *it);      /* NULL: an await */
     struct late_queue *other;
     uint64_t await, mark;
-    struct dmem to, from;
+    struct dmem to, from, minus;
     void *host_to;
     const void *host_from;
     size_t offset, size;                     /* size: bytes, or elements */
     enum dtype type;
     uint32_t *flags;
+    struct stats *stats;
     struct step step;
 };
 
@@ -168,6 +169,14 @@ static void run_step(const struct item *it)
     *s.flags |= loops_step(&s, 0, s.count);
 }
 
+static void run_stats(const struct item *it)
+{
+    struct dmem a = it->from, minus = it->minus;
+
+    bring(&a), bring(&minus);
+    loops_stats(it->type, a.at, minus.size > 0 ? minus.at : NULL, it->size, it->stats);
+}
+
 static enum status late_upload(struct queue *q, struct dmem to, size_t to_offset, const void *from, size_t size)
 {
     return give(q, &(struct item){.run = run_upload, .to = to, .offset = to_offset, .host_from = from, .size = size});
@@ -206,6 +215,13 @@ static enum status late_step(struct queue *q, const struct step *s)
     return give(q, &(struct item){.run = run_step, .step = *s});
 }
 
+static enum status late_stats(struct queue *q, struct dmem a, struct dmem minus, enum dtype type, size_t count,
+                              struct stats *out)
+{
+    return give(q, &(struct item){.run = run_stats, .from = a, .minus = minus, .type = type, .size = count,
+                                  .stats = out});
+}
+
 /* ---- queues, memory, the whole ---------------------------------------------------------------------------------- */
 
 static enum status late_queue_new(struct device *d, struct queue **out, struct error *e)
@@ -241,7 +257,7 @@ static bool within(struct dmem m, const struct dmem *piece)
 static bool names(const struct item *it, const struct dmem *m)
 {
     const struct step *s = &it->step;
-    bool found = within(it->to, m) || within(it->from, m) || within(s->sum, m) || within(s->last, m) ||
+    bool found = within(it->to, m) || within(it->from, m) || within(it->minus, m) || within(s->sum, m) || within(s->last, m) ||
                  within(s->from, m) || within(s->to, m) || within(s->master, m) || within(s->scratch, m);
 
     for (unsigned i = 0; i < STEP_SLOTS_MAX; i++) found = found || within(s->slots[i], m);
@@ -290,7 +306,7 @@ static const struct device_ops late_ops = {
     .queue_new = late_queue_new, .queue_free = late_queue_free,
     .record = late_record, .await = late_await, .passed = late_passed, .wait = late_wait,
     .upload = late_upload, .download = late_download, .copy = late_copy, .zero = late_zero,
-    .widen = late_widen, .add = late_add, .step = late_step,
+    .widen = late_widen, .add = late_add, .step = late_step, .stats = late_stats,
 };
 
 enum status late_device_new(uint64_t seed, struct device **out, struct error *e)
