@@ -1,5 +1,5 @@
 /* The inside of the server: connections, clients, requests, answers. Shared by server.c (frames and dispatch),
- * session.c (clients and repeats), op_json.c and op_data.c (what the methods do). Core thread only. */
+ * session.c (clients and repeats) and op_*.c (what the methods do). Core thread only. */
 #ifndef SERVICE_OP_H
 #define SERVICE_OP_H
 
@@ -170,7 +170,7 @@ void session_forget(struct session *s, uint64_t sequence);
 void session_pin(struct session *s, struct version *v, uint64_t sent, uint64_t total);
 void session_unpin_revoked(struct session *s, const struct version *v);
 
-/* ---- methods: op_json.c, op_data.c ---- */
+/* ---- methods: op_json.c, op_push.c, op_init.c, op_pull.c, op_wait.c ---- */
 
 typedef void method_json(struct request *r, json_t *in);
 typedef void method_data(struct request *r, const struct incoming *in);

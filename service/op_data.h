@@ -1,0 +1,63 @@
+/* The inside of the methods that carry tensor bytes. op_data.c reads frames of Init, Push and Set and sees their bytes
+ * to their place; what their entries mean is said in op_push.c (Push, Set) and op_init.c; op_pull.c and op_wait.c stand
+ * for themselves. Core thread only; nothing waits. */
+#ifndef SERVICE_OP_DATA_H
+#define SERVICE_OP_DATA_H
+
+#include "service/op.h"
+
+/* An Init, Push or Set entry in hand. */
+struct entry {
+    struct wire_push_entry push;             /* push, set */
+    struct wire_init_entry init;             /* init, with: */
+    struct key_name name;
+    struct key_shape shape;
+    uint64_t offset, size, total;            /* of either */
+};
+
+/* What the fixed fields say. */
+struct batch {
+    enum staging_kind kind;
+    struct store *store;
+    struct worker *worker;                   /* NULL: a set by one who has not joined, or an operator's init */
+    bool lowest;                             /* init: no present worker has a lower rank */
+    struct reader entries;
+    uint32_t count;
+    uint64_t call;
+    enum on_reinit on_reinit;
+    bool force;
+};
+
+struct set;                                  /* one Set request, see op_push.c */
+
+/* ---- shared, op_data.c ---- */
+
+enum status data_find_store(struct server *s, uint32_t id, struct store **out, struct error *e) MUST_CHECK;
+/* `count` entries of at least `size` bytes each: as many as descriptors and ENTRIES_MAX allow. */
+enum status data_check_count(uint32_t count, struct bytes desc, size_t size, struct error *e) MUST_CHECK;
+/* The entry is of a value of `whole` bytes and lies within it. */
+enum status data_check_extent(const struct entry *x, uint64_t whole, struct error *e) MUST_CHECK;
+/* Fixed fields, store and worker of an Init, Push or Set. */
+enum status data_read(struct peer *p, const struct incoming *in, struct batch *b, struct error *e) MUST_CHECK;
+/* The next entry. b->entries.failed: where the one after it begins is not known. */
+enum status data_read_entry(struct batch *b, struct entry *x, struct error *e) MUST_CHECK;
+/* Takes the bytes of every entry to their place; faults go to the answer. Answers how many values are complete. */
+uint32_t data_land(struct request *r, const struct incoming *in, struct batch *b, struct set *set, struct answer *a);
+
+/* ---- one for each kind: read; open (is it wanted, and where do its bytes go); complete (its bytes are whole) ----
+ * open: *out is the staging, or *repeat says that the bytes do not matter. complete takes the staging. */
+
+enum status push_read(const struct incoming *in, struct batch *b, uint32_t *store, struct error *e) MUST_CHECK;
+enum status push_read_entry(struct batch *b, struct entry *x, struct error *e) MUST_CHECK;
+enum status push_open(struct batch *b, const struct entry *x, uint64_t sequence, struct staging **out, bool *repeat,
+                      struct error *e) MUST_CHECK;
+enum status set_open(struct batch *b, const struct entry *x, uint64_t sequence, struct staging **out,
+                     struct error *e) MUST_CHECK;
+enum status set_complete(struct batch *b, struct staging *st, struct set *set, struct error *e) MUST_CHECK;
+enum status init_read(const struct incoming *in, struct batch *b, uint32_t *store, struct error *e) MUST_CHECK;
+enum status init_read_entry(struct batch *b, struct entry *x, struct error *e) MUST_CHECK;
+enum status init_open(struct batch *b, const struct entry *x, struct staging **out, bool *repeat,
+                      struct error *e) MUST_CHECK;
+enum status init_complete(struct batch *b, struct staging *st, struct error *e) MUST_CHECK;
+
+#endif

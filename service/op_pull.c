@@ -1,0 +1,222 @@
+/* Pull: the newest versions, or the rest of one that was begun. */
+#include "service/op_data.h"
+
+#include "service/base/mem.h"
+
+#include <inttypes.h>
+
+struct pull {
+    struct request *request;
+    struct store *store;
+    struct worker *worker;                   /* held; NULL: has not joined */
+    uint32_t count;
+    uint32_t pending;                        /* copies down from the device, and the one who builds */
+    struct error failed;                     /* its reason is not NONE: the whole has failed */
+    struct pulled {
+        struct task task;
+        struct pull *pull;
+        struct wire_pull_entry entry;
+        struct version *version;             /* held; NULL: a fault or nothing newer */
+        struct key *key;                     /* held; NULL: a fault */
+        struct error *error;                 /* owned */
+    } entries[];
+};
+
+static void pull_free(struct pull *p)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        version_drop(p->entries[i].version);
+        key_drop(p->entries[i].key);
+        mem_free(p->entries[i].error);
+    }
+    worker_drop(p->worker);
+    request_free(p->request);
+    mem_free(p);
+}
+
+/* What fits beside what is there already, in whole elements. */
+static uint64_t room(const struct answer *a, uint32_t count)
+{
+    size_t head = WIRE_HEADER_SIZE + 256 + (size_t)count * (wire_pull_result_size + wire_fault_size) + KIB(32);
+    uint64_t used = head + a->body_size + WIRE_ALIGN;
+
+    return used < FRAME_SIZE_MAX ? (FRAME_SIZE_MAX - used) / 8 * 8 : 0;
+}
+
+static uint64_t wanted_size(const struct pulled *x)
+{
+    uint64_t rest = x->key->shape.size - x->entry.offset;
+
+    return x->entry.size > 0 && x->entry.size < rest ? x->entry.size : rest;
+}
+
+static void pull_bytes(struct pull *p, struct pulled *x, struct answer *a, struct wire_pull_result *f)
+{
+    struct session *session = p->request->session;
+    struct version *v = x->version;
+
+    f->version = v->number;
+    f->offset = x->entry.offset;
+    f->size = wanted_size(x);
+    if (f->size > room(a, p->count)) f->size = room(a, p->count);
+    if (f->size <= SMALL_VALUE_SIZE) answer_copy(a, (const uint8_t *)v->host + f->offset, f->size);
+    else answer_refer(a, v, f->offset, f->size);
+    if (f->size < f->total) session_pin(session, v, f->size, f->total);
+    struct progress *at = p->worker != NULL && p->worker->store == p->store ? worker_progress(p->worker, x->key, NULL)
+                                                                            : NULL;
+    if (at != NULL && v->number > at->pulled) at->pulled = v->number;
+}
+
+/* Whether entry i goes into a later answer. One that does not fit in one piece may be first only. */
+static bool is_too_much(const struct pull *p, uint32_t i, const struct answer *a)
+{
+    const struct pulled *x = &p->entries[i];
+    size_t head = a->desc.size + a->faults.size + wire_pull_result_size + wire_fault_size;
+
+    if (head > FRAME_HEAD_MAX - KIB(1)) return true;
+    if (i == 0 || x->version == NULL || x->error != NULL) return false;
+    uint64_t want = wanted_size(x);
+    return room(a, p->count) < (x->entry.offset == 0 || want < 8 ? want : 8);
+}
+
+/* The answer holds as many entries as fit; one that does not fit at all ends it. */
+static uint32_t pull_fill(struct pull *p, struct answer *a)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        struct pulled *x = &p->entries[i];
+        struct wire_pull_result f = {.key = x->entry.key};
+        if (is_too_much(p, i, a)) return i;
+        if (x->error != NULL) {
+            answer_fault(a, i, x->error);
+        } else {
+            f.dtype = (uint8_t)x->key->shape.dtype;
+            f.total = x->key->shape.size;
+            f.version = key_version(x->key);
+            if (x->version != NULL) pull_bytes(p, x, a, &f);
+        }
+        wire_put_pull_result(&a->desc, &f);
+    }
+    return p->count;
+}
+
+static void pull_fault(struct pulled *x, const struct error *e)
+{
+    x->error = mem_new(sizeof *e);
+    if (x->error != NULL) *x->error = *e;
+    else error_retry(&x->pull->failed, REASON_NO_MEMORY, RETRY_MS, "no memory for a pull");
+}
+
+static void pull_answer(struct pull *p)
+{
+    struct wire_pull_done f = {0};
+    struct answer a = {0};
+    struct error e;
+
+    for (uint32_t i = 0; i < p->count; i++) {
+        struct pulled *x = &p->entries[i];
+        if (x->version == NULL || !x->version->revoked) continue;
+        error_retry(&e, REASON_VERSION_REVOKED, 1, "version %" PRIu64 " was taken back while others were copied; begin "
+                    "again with the newest", x->version->number);
+        pull_fault(x, &e);
+    }
+    if (p->failed.reason != REASON_NONE) {
+        answer_error(p->request, &p->failed);
+    } else {
+        f.count = pull_fill(p, &a);
+        f.faults = a.fault_count;
+        wire_put_pull_done(&a.fixed, &f);
+        p->request->server->core.counters.pulls += f.count;
+        answer_send(p->request, &a);
+    }
+    pull_free(p);
+}
+
+static void pull_pass(struct pull *p)
+{
+    if (--p->pending == 0) pull_answer(p);
+}
+
+static void fetched(struct task *t, enum status s)
+{
+    struct pulled *x = CONTAINER_OF(t, struct pulled, task);
+
+    if (s == STATUS_OK) version_fetched(x->version);
+    else if (s == reason_status(REASON_NO_MEMORY))
+        error_retry(&x->pull->failed, REASON_NO_MEMORY, RETRY_MS, "no memory to copy a value from the device");
+    else
+        error_set(&x->pull->failed, REASON_DEVICE_LOST, "the device was lost while a value was copied from it");
+    pull_pass(x->pull);
+}
+
+static enum status pull_find(struct pull *p, struct pulled *x, struct error *e)
+{
+    struct key *k = store_key_at(p->store, x->entry.key);
+    struct version *v;
+    char name[KEY_PRINT_SIZE];
+
+    if (k == NULL)
+        return error_set(e, REASON_NO_KEY, "there is no key with id %" PRIu64 " in store '%s'; it may have been deleted "
+                         "or replaced", x->entry.key, p->store->name);
+    if (x->entry.offset > k->shape.size)
+        return error_set(e, REASON_BAD_ARGUMENT, "offset %" PRIu64 " of a value of %" PRIu64 " bytes", x->entry.offset,
+                         k->shape.size);
+    v = x->entry.version > 0 ? version_find(k, x->entry.version) : k->current;
+    if (v == NULL)
+        return error_retry(e, REASON_VERSION_REVOKED, 1, "version %" PRIu64 " of %s is no longer held; begin again with "
+                           "the newest", x->entry.version, key_name_print(&k->name, name));
+    x->key = key_hold(k);
+    if (x->entry.newer == 0 || v->number > x->entry.newer) x->version = version_hold(v);
+    return STATUS_OK;
+}
+
+static enum status pull_read(struct request *r, const struct incoming *in, struct pull **out, struct error *e)
+{
+    struct reader fixed = reader_of(in->fixed), desc = reader_of(in->desc);
+    struct wire_pull f;
+    struct store *s = NULL;
+    struct pull *p = NULL;
+    enum status st = wire_get_pull(&fixed, &f) ? STATUS_OK : error_set(e, REASON_MALFORMED, "fixed fields of Pull");
+
+    if (st == STATUS_OK) st = data_check_count(f.count, in->desc, wire_pull_entry_size, e);
+    if (st == STATUS_OK) st = data_find_store(r->server, f.store, &s, e);
+    if (st != STATUS_OK) return st;
+    p = mem_zero(sizeof *p + f.count * sizeof p->entries[0]);
+    if (p == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a pull");
+    p->request = request_keep(r);
+    p->store = s;
+    p->count = f.count;
+    if (session_worker(r->session, s, &p->worker, NULL) == STATUS_OK) worker_hold(p->worker);
+    if (p->request == NULL) {
+        pull_free(p);
+        return error_set(e, REASON_NO_MEMORY, "no memory for a pull");
+    }
+    for (uint32_t i = 0; i < p->count; i++) {
+        p->entries[i].pull = p;
+        if (!wire_get_pull_entry(&desc, &p->entries[i].entry)) p->count = i;
+    }
+    *out = p;
+    return STATUS_OK;
+}
+
+void method_Pull(struct request *r, const struct incoming *in)
+{
+    struct pull *p = NULL;
+    struct error e;
+
+    if (pull_read(r, in, &p, &e) != STATUS_OK) {
+        answer_error(r, &e);
+        return;
+    }
+    p->pending = 1;
+    for (uint32_t i = 0; i < p->count; i++) {
+        struct pulled *x = &p->entries[i];
+        if (pull_find(p, x, &e) != STATUS_OK) {
+            pull_fault(x, &e);
+        } else if (x->version != NULL && x->version->host == NULL) {
+            x->task.run = fetched;
+            p->pending++;
+            version_fetch(x->version, &x->task);
+        }
+    }
+    pull_pass(p);
+}
