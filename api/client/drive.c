@@ -10,7 +10,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 500 };          /* how often the background thread looks whether somebody drives */
+enum {
+    LOOK_MS = 500,               /* how often the background thread looks whether somebody drives */
+    MOMENT_MS = 2                /* how long it leaves small requests to a caller who has driven since it looked last */
+};
 
 /* ---- one turn ---------------------------------------------------------------------------------------------------- */
 
@@ -55,14 +58,27 @@ static void drain(int kick)
     while (read(kick, &count, sizeof count) < 0 && errno == EINTR) continue;
 }
 
+enum { FDS_MAX = 1 + LANES_MAX * LINK_FDS_MAX };
+
+/* What is to be polled; from[i] is where link i begins. */
+static unsigned watch_links(struct paramd *kv, struct pollfd fds[FDS_MAX], unsigned from[LANES_MAX + 1])
+{
+    fds[0] = (struct pollfd){.fd = kv->kick, .events = POLLIN};
+    from[0] = 1;
+    for (unsigned i = 0; i < kv->link_count; i++)
+        from[i + 1] = from[i] + kv->links[i]->ops->watch(kv->links[i], &fds[from[i]]);
+    return from[kv->link_count];
+}
+
 /* Polls, without the lock, until something can be read or written, or it is time. */
 static void poll_links(struct paramd *kv, uint64_t due, bool *readable)
 {
-    struct pollfd fds[1 + LANES_MAX * LINK_FDS_MAX] = {{.fd = kv->kick, .events = POLLIN}};
-    unsigned from[LANES_MAX + 1] = {1};
+    struct pollfd fds[FDS_MAX];
+    unsigned from[LANES_MAX + 1];
 
-    for (unsigned i = 0; i < kv->link_count; i++)
-        from[i + 1] = from[i] + kv->links[i]->ops->watch(kv->links[i], &fds[from[i]]);
+    kv->polled_count = watch_links(kv, fds, from);
+    kv->poll_until = due;
+    memcpy(kv->polled, fds, kv->polled_count * sizeof fds[0]);
     kv->driving = true;
     pthread_mutex_unlock(&kv->lock);
     int ready = poll(fds, from[kv->link_count], timeout_of(due));
@@ -111,10 +127,23 @@ static void kick(struct paramd *kv)
     if (kv->kick >= 0 && write(kv->kick, &one, sizeof one) < 0) return; /* full: it is awake */
 }
 
+/* Whether he who polls has to know of something: an earlier time, or other things to poll for. */
+static bool is_news(struct paramd *kv, uint64_t due)
+{
+    struct pollfd fds[FDS_MAX];
+    unsigned from[LANES_MAX + 1], count = watch_links(kv, fds, from);
+
+    if (due < kv->poll_until || count != kv->polled_count) return true;
+    for (unsigned i = 0; i < count; i++)
+        if (fds[i].fd != kv->polled[i].fd || fds[i].events != kv->polled[i].events) return true;
+    return false;
+}
+
 void drive_until(struct paramd *kv, const struct op *op, uint64_t until)
 {
     while (!is_over(op) && clock_ms() < until) {
         if (!kv->driving) {
+            kv->turns++;
             turn(kv, op, until);
             continue;
         }
@@ -129,14 +158,25 @@ void drive_until(struct paramd *kv, const struct op *op, uint64_t until)
 
 /* ---- the background thread --------------------------------------------------------------------------------------- */
 
+static void mind(struct paramd *kv)
+{
+    kv->minding = true;
+    sleep_on(kv, &kv->idle, clock_ms() + MOMENT_MS);
+    kv->minding = false;
+}
+
 static void *background(void *arg)
 {
     struct paramd *kv = arg;
+    uint64_t turns = 0;
 
     pthread_mutex_lock(&kv->lock);
     while (!kv->stopping) {
         if (kv->driving || kv->waiters > 0) {
             sleep_on(kv, &kv->idle, clock_ms() + LOOK_MS);
+        } else if (engine_busy(kv->engine) && turns != kv->turns && engine_is_light(kv->engine)) {
+            turns = kv->turns;
+            mind(kv);
         } else if (engine_busy(kv->engine)) {
             kv->background_drives = true;
             turn(kv, NULL, UINT64_MAX);
@@ -189,13 +229,24 @@ enum status drive_enter(struct paramd *kv, struct error *e)
     return STATUS_OK;
 }
 
+/* Somebody is to look after what is under way. */
+static void leave_to_others(struct paramd *kv)
+{
+    bool light = engine_is_light(kv->engine);
+
+    if (kv->driving || !kv->has_thread || !light || !engine_may_gather(kv->engine)) {
+        uint64_t due = move(kv);
+        if (kv->driving) {
+            if (is_news(kv, due)) kick(kv);
+            return;
+        }
+    }
+    if (kv->has_thread && kv->waiters == 0 && !(kv->minding && light)) pthread_cond_signal(&kv->idle);
+}
+
 void drive_leave(struct paramd *kv)
 {
-    if (engine_busy(kv->engine)) {
-        (void)move(kv);
-        if (kv->driving) kick(kv);
-        else if (kv->has_thread && kv->waiters == 0) pthread_cond_signal(&kv->idle);
-    }
+    if (engine_busy(kv->engine)) leave_to_others(kv);
     pthread_mutex_unlock(&kv->lock);
 }
 

@@ -1,7 +1,9 @@
 /* Who moves a handle: the thread that waits for an operation polls the links itself, so that a small call changes no
  * thread. Only one drives at a time; others that wait sleep until their operation is finished or it is their turn.
  * A background thread (of handles on a daemon) sends heartbeats, and drives while operations are outstanding and
- * nobody waits.
+ * nobody waits. Waking it costs more than a small request: it gives a caller who waits now and then a moment before it
+ * steps in, and small requests that follow others under way stay in the queue until somebody drives, so that they
+ * leave together.
  *
  * The handle's one lock is held by whoever is inside the engine and released while polling. */
 #ifndef API_CLIENT_DRIVE_H
@@ -10,6 +12,7 @@
 #include "api/client/engine.h"
 #include "api/client/type.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/types.h>
@@ -28,7 +31,12 @@ struct paramd {
 
     bool driving, background_drives;
     unsigned waiters;
+    uint64_t turns;              /* of threads that waited */
+    uint64_t poll_until;         /* while somebody drives: when he wakes by himself, and what he polls */
+    struct pollfd polled[1 + LANES_MAX * LINK_FDS_MAX];
+    unsigned polled_count;
     bool has_thread, stopping;
+    bool minding;                /* the background thread looks again in a moment */
     pthread_t thread;
 
     paramd_update *function;     /* the updater of a private store; NULL: the store's own */

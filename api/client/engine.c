@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { LIGHT_SIZE = 64 << 10 };      /* of pushes under way that are light together */
+
 /* ---- life ------------------------------------------------------------------------------------------------------- */
 
 enum status engine_new(const struct engine_config *c, uint64_t now_ms, struct engine **out, struct error *e)
@@ -419,6 +421,21 @@ bool engine_busy(const struct engine *en)
     for (unsigned i = 0; i < en->lane_count; i++)
         if (en->lanes[i]->state == LANE_OPENING || en->lanes[i]->state == LANE_HELLO) return true;
     return !list_empty(&en->ops);
+}
+
+bool engine_is_light(const struct engine *en)
+{
+    if (en->in_flight > LIGHT_SIZE) return false;
+    for (unsigned i = 0; i < en->lane_count; i++)
+        if (en->lanes[i]->state != LANE_UP || en->lanes[i]->bulk_flights > 0) return false;
+    return true;
+}
+
+bool engine_may_gather(const struct engine *en)
+{
+    for (unsigned i = 0; i < en->lane_count; i++)
+        if (en->lanes[i]->unsent > 0 && en->lanes[i]->unsent == en->lanes[i]->flights) return false;
+    return true;
 }
 
 uint64_t engine_finished(const struct engine *en) { return en->finished; }

@@ -50,6 +50,11 @@ unsigned engine_rank(const struct engine *en);
 unsigned engine_num_workers(const struct engine *en);
 unsigned engine_num_dead(const struct engine *en);
 bool engine_busy(const struct engine *en);       /* something is awaited: for an operation, or of a new connection */
+/* No connection is being built, and what is under way is small. */
+bool engine_is_light(const struct engine *en);
+/* Every request that the links have not sent yet follows a small one under way on the same link, so that somebody will
+ * soon be there who sends it. */
+bool engine_may_gather(const struct engine *en);
 uint64_t engine_finished(const struct engine *en);       /* operations so far: tells that some have finished since */
 /* Has anything moved since? Then what engine_tick answered is out of date. */
 uint64_t engine_activity(const struct engine *en);

@@ -47,6 +47,7 @@ static void sent(struct outgoing *o, bool whole)
 
     (void)whole;
     c->in_link = false;
+    if (c->state == CALL_FLIGHT) c->lane->unsent--;
     if (c->state == CALL_CLOSED && c->op == NULL) call_free(c);
 }
 
@@ -115,6 +116,7 @@ static void fly(struct lane *l, struct call *c)
 void lane_land(struct lane *l, struct call *c)
 {
     l->flights--;
+    l->unsent -= c->in_link;
     l->bulk_flights -= is_bulk(c);
     l->alone_flights -= is_alone(l, c);
     l->engine->in_flight -= c->body_size;
@@ -133,6 +135,7 @@ static void send_call(struct lane *l, struct call *c)
     fly(l, c);
     l->engine->activity++;
     c->in_link = true;
+    l->unsent++;
     l->link->ops->send(l->link, &c->out);
 }
 

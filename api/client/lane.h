@@ -25,6 +25,7 @@ struct lane {
     struct list again;           /* to be repeated before anything new, in that order */
     struct list later;           /* refused for now */
     unsigned flights, bulk_flights, alone_flights;
+    unsigned unsent;             /* of flights: not given to the kernel yet */
 };
 
 enum {

@@ -236,6 +236,49 @@ TEST(the_background_thread_finishes_what_nobody_waits_for)
     stop();
 }
 
+TEST(small_pushes_behind_others_leave_together_and_without_a_waiter)
+{
+    enum { KEYS = 12 };
+
+    for (int w = 0; w < WAYS; w++) {
+        start(NULL);
+        struct paramd *kv = open_way(&ways[w], "dist_async", ""), *reader = open_way(&ways[0], "dist_async", "");
+        struct paramd_key keys[KEYS];
+        struct paramd_tensor grads[KEYS];
+        struct paramd_op *ops[KEYS];
+        float g[N], out[N];
+        struct paramd_tensor o = f32(out);
+        int result;
+
+        fill(g, 5);
+        for (int i = 0; i < KEYS; i++) {
+            keys[i] = (struct paramd_key)PARAMD_INT(i);
+            grads[i] = f32(g);
+        }
+        CHECK_CALL(paramd_init(kv, KEYS, keys, grads, &e));
+        CHECK_CALL(paramd_set_updater(kv, "{\"type\": \"add\"}", &e));
+        /* A call that waits comes first, so the background thread leaves this handle to its caller at first. */
+        CHECK_CALL(paramd_push(kv, 1, keys, grads, 0, &e));
+        for (int i = 0; i < KEYS; i++) CHECK_CALL(paramd_push_start(kv, 1, &keys[i], &grads[i], 0, &ops[i], &e));
+        for (int i = 0; i < KEYS; i++) {
+            uint64_t version = i == 0 ? 2 : 1;
+            struct paramd_op *newer;
+            CHECK_CALL(paramd_pull_newer_start(reader, 1, &keys[i], &o, &version, NULL, 1, 0, &newer, &e));
+            CHECK_EQ(paramd_op_wait(newer, 20000, &result, &e), 1);
+            CHECK_EQ(result, 0);
+            CHECK_NEAR(out[0], i == 0 ? 15 : 10, 0);
+            paramd_op_free(newer);
+        }
+        for (int i = 0; i < KEYS; i++) {
+            CHECK_EQ(paramd_op_wait(ops[i], 20000, &result, &e), 1);
+            paramd_op_free(ops[i]);
+        }
+        paramd_close(kv);
+        paramd_close(reader);
+        stop();
+    }
+}
+
 struct sharer {
     struct paramd *kv;
     int number, code;
