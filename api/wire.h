@@ -148,7 +148,9 @@ enum {
 #define WIRE_PUSH_DONE(F)   \
     F(u32, recorded)        \
     F(u32, faults)          \
-    F(u64, window)
+    F(u64, window)          \
+    F(u32, applied)         \
+    F(u32, reserved)
 #define WIRE_SET_DONE(F)    \
     F(u32, count)           \
     F(u32, faults)          \

@@ -24,7 +24,7 @@ enum status core_init(struct core *c, struct device *d, const uint8_t seed[16], 
 {
     enum status s = STATUS_OK;
 
-    *c = (struct core){.now_ms = now_ms, .device = d, .next_store = 1, .next_key = 1, .next_ticket = 1,
+    *c = (struct core){.now_ms = now_ms, .device = d, .next_store = 1, .next_key = 1, .next_creation = 1, .next_ticket = 1,
                        .next_stamp = 1};
     memcpy(c->seed, seed, sizeof c->seed);
     c->staging_max = staging_max > 0 ? staging_max : quarter_of_memory();
@@ -63,6 +63,7 @@ void core_fini(struct core *c)
         core_settle(c);
         device_queue_free(c->queues[i]);
     }
+    small_push_free(c);
     cache_clear(c);
     map_free(c->stores);
     map_free(c->stores_by_id);

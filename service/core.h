@@ -26,6 +26,8 @@ struct task {
     void (*run)(struct task *t, enum status s);      /* s: OK, or what the device says of its loss */
 };
 
+struct small_push;
+
 struct core_counters {
     uint64_t pushes_recorded, pushes_repeated, updates, rounds_closed, rounds_failed, pulls, bytes_in, bytes_out,
              versions_revoked, copies_down;
@@ -42,7 +44,8 @@ struct core {
     struct map *stores;                      /* by name */
     struct map *stores_by_id;
     uint32_t next_store;
-    uint64_t next_key;
+    uint64_t next_key;                       /* spreads keys over the queues */
+    uint64_t next_creation;                  /* the high part of their ids */
     uint64_t next_ticket;
     uint64_t next_stamp;                     /* orders joins and rounds */
 
@@ -52,6 +55,8 @@ struct core {
     struct core_limits limits;
     uint64_t key_count;                      /* of all stores; each counts KEY_COST against memory_max */
     struct list stagings;                    /* incomplete ones, the one longest without progress first */
+
+    struct small_push *small;                /* see store_push_now; NULL: none yet */
 
     struct dmem cache[64];                   /* freed large buffers; a fresh one costs a page fault every 4 KiB */
     size_t cache_count;

@@ -108,7 +108,7 @@ enum status key_new(struct store *store, const struct init_wanted *wanted, struc
     k->core = c;
     c->key_count++;
     k->holds = 1;
-    k->id = c->next_key++;
+    c->next_key++;
     k->name = wanted->name;
     k->name.text = bytes_of(NULL, wanted->name.text.size);
     k->shape = wanted->shape;
@@ -211,6 +211,8 @@ static enum status update_start(struct update *u, struct error *e)
         st = staging_settle(u->last, k->queue, e);
         if (st != STATUS_OK) return st;
         s.last = u->last->mem;
+    } else {
+        s.last = u->lent;
     }
     st = version_acquire(k, &u->to, e);
     if (st != STATUS_OK) return st;

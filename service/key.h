@@ -48,7 +48,8 @@ struct key {
     struct task task;                        /* its end */
     struct store *store;
     struct core *core;
-    uint64_t id;                             /* of this creation; never used again in the daemon's life */
+    uint64_t id;                             /* of this creation; never used again in the daemon's life. Its low bits
+                                              * are the slot: a frame of many keys finds each without a search */
     uint32_t slot;                           /* dense number in the store; used again after a delete */
     struct key_name name;                    /* text is owned */
     struct key_shape shape;
@@ -90,6 +91,7 @@ struct update {
     struct updater *updater;                 /* held */
     struct dmem sum;                         /* owned; size 0: none */
     struct staging *last;                    /* owned; NULL: none */
+    struct dmem lent;                        /* of the pusher, in place of `last` until the device is done */
     uint32_t contributors;
     uint64_t based_on;                       /* version that its gradient was computed from; 0: unknown, or several */
     struct version *to;

@@ -1,8 +1,8 @@
 /* What Init, Push and Set have in common: fixed fields and descriptors are read, an entry is decided, its bytes land.
  *
- * A frame with one entry is decided in data_place, before its bytes are taken, and they go straight to staging memory;
- * a frame with many small ones lands in the connection's scratch and is decided entry by entry. Both ways meet in
- * landed(). What is decided and what becomes of a whole value is the method's: op_push.c, op_init.c. */
+ * A frame with one large entry is decided in data_place, before its bytes are taken, and they go straight to staging
+ * memory; a frame with small ones lands in the connection's scratch and is decided entry by entry. Both ways meet in
+ * landed(), but for small pushes that need no staging at all (land_now). What is decided and what becomes of a whole value is the method's: op_push.c, op_init.c. */
 #include "service/op_data.h"
 
 #include <inttypes.h>
@@ -96,6 +96,8 @@ enum placement data_place(struct peer *p, const struct incoming *in, void **at)
         d->decided = st != STATUS_OK;
         return st != STATUS_OK ? place_failed(p, st) : PLACE_SCRATCH;
     }
+    /* What is small is decided when it is there: then it may go from the frame to the device. */
+    if (b.kind == STAGING_PUSH && in->header.body_size <= PUSH_NOW_SIZE) return PLACE_SCRATCH;
     d->decided = true;
     if (in->header.flags & WIRE_FLAG_CHECK) return PLACE_DROP; /* a check has no values */
     if (b.kind == STAGING_SET && session_known(p->session, in->header.sequence)) return PLACE_DROP;
@@ -145,6 +147,35 @@ static enum status land(struct batch *b, const struct entry *x, uint64_t sequenc
     return landed(b, &l, set, complete, e);
 }
 
+/* A small push goes from the frame to the device; false: nothing has happened. */
+static bool land_now(struct batch *b, const struct incoming *in, uint64_t *at, bool *applied)
+{
+    struct reader r = b->entries;
+    struct wire_push_entry x;
+
+    if (b->kind != STAGING_PUSH || in->body == NULL || !wire_get_push_entry(&r, &x) || x.codec != CODEC_NONE ||
+        x.flags != 0 || x.offset != 0 || x.size != x.total || *at > in->header.body_size ||
+        x.size > in->header.body_size - *at)
+        return false;
+    struct key *k = store_key_at(b->store, x.key);
+    if (k == NULL || k->shape.size != x.size || (unsigned)k->shape.dtype != x.dtype ||
+        !store_push_now(k, b->worker, x.step, (const uint8_t *)in->body + *at, applied))
+        return false;
+    b->store->core->counters.bytes_in += x.size;
+    b->entries = r;
+    *at += x.size;
+    return true;
+}
+
+/* Has the worker been told all that there is to tell of this push, were it asked now? */
+static bool is_applied(const struct batch *b, const struct entry *x)
+{
+    const struct key *k = b->kind == STAGING_PUSH ? store_key_at(b->store, x->push.key) : NULL;
+    const struct progress *p = k != NULL ? worker_seen(b->worker, k) : NULL;
+
+    return p != NULL && !worker_pending(p, x->push.step) && !worker_failed(p, x->push.step);
+}
+
 /* The entry whose bytes data_place sent to their place. */
 static enum status land_placed(struct peer *p, struct batch *b, struct set *set, bool *complete, struct error *e)
 {
@@ -162,19 +193,24 @@ static enum status land_placed(struct peer *p, struct batch *b, struct set *set,
     return landed(b, &d->landing, set, complete, e);
 }
 
-uint32_t data_land(struct request *r, const struct incoming *in, struct batch *b, struct set *set,
+struct landed data_land(struct request *r, const struct incoming *in, struct batch *b, struct set *set,
                          struct answer *a)
 {
     struct peer *p = r->peer;
     uint64_t at = 0, end = in->header.body_size;
-    uint32_t complete_count = 0;
+    struct landed done = {0};
 
     for (uint32_t i = 0; i < b->count; i++) {
-        bool complete = false;
+        bool complete = false, applied = false;
         struct entry x;
         struct error e;
-        enum status st = data_read_entry(b, &x, &e);
         at = (at + WIRE_ALIGN - 1) / WIRE_ALIGN * WIRE_ALIGN;
+        if (!p->placed.decided && land_now(b, in, &at, &applied)) {
+            done.complete++;
+            done.applied += applied;
+            continue;
+        }
+        enum status st = data_read_entry(b, &x, &e);
         bool inside = x.size == 0 || (at <= end && x.size <= end - at);
         if (st == STATUS_OK && !inside)
             st = error_set(&e, REASON_MALFORMED, "entry %u lies beyond the body's end", i);
@@ -185,9 +221,10 @@ uint32_t data_land(struct request *r, const struct incoming *in, struct batch *b
             else st = land(b, &x, r->header.sequence, (const uint8_t *)in->body + at, set, &complete, &e);
         }
         if (st != STATUS_OK) answer_fault(a, i, &e);
-        complete_count += complete && st == STATUS_OK;
+        done.complete += complete && st == STATUS_OK;
+        done.applied += complete && st == STATUS_OK && is_applied(b, &x);
         if (b->entries.failed) break;
         at = inside ? at + x.size : end + 1; /* nothing that follows such a one has a place */
     }
-    return complete_count;
+    return done;
 }

@@ -41,8 +41,12 @@ enum status data_check_extent(const struct entry *x, uint64_t whole, struct erro
 enum status data_read(struct peer *p, const struct incoming *in, struct batch *b, struct error *e) MUST_CHECK;
 /* The next entry. b->entries.failed: where the one after it begins is not known. */
 enum status data_read_entry(struct batch *b, struct entry *x, struct error *e) MUST_CHECK;
-/* Takes the bytes of every entry to their place; faults go to the answer. Answers how many values are complete. */
-uint32_t data_land(struct request *r, const struct incoming *in, struct batch *b, struct set *set, struct answer *a);
+/* How many values of a frame are complete, and of the pushes among them how many have been applied. */
+struct landed {
+    uint32_t complete, applied;
+};
+/* Takes the bytes of every entry to their place; faults go to the answer. */
+struct landed data_land(struct request *r, const struct incoming *in, struct batch *b, struct set *set, struct answer *a);
 
 /* ---- one for each kind: read; open (is it wanted, and where do its bytes go); complete (its bytes are whole) ----
  * open: *out is the staging, or *repeat says that the bytes do not matter. complete takes the staging. */

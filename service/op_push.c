@@ -102,8 +102,8 @@ void method_Push(struct request *r, const struct incoming *in)
         answer_error(r, &e);
         return;
     }
-    uint32_t recorded = data_land(r, in, &b, NULL, &a);
-    struct wire_push_done f = {.recorded = recorded, .faults = a.fault_count,
+    struct landed done = data_land(r, in, &b, NULL, &a);
+    struct wire_push_done f = {.recorded = done.complete, .faults = a.fault_count, .applied = done.applied,
                                .window = r->server->core.staging_max / 2};
     wire_put_push_done(&a.fixed, &f);
     answer_send(r, &a);

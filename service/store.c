@@ -35,7 +35,6 @@ static void store_free(struct store *s)
     if (s == NULL) return;
     share_drop(s->creator);
     map_free(s->keys);
-    map_free(s->keys_by_id);
     map_free(s->barriers);
     updater_drop(s->updater);
     updater_drop(s->assign);
@@ -53,9 +52,8 @@ static enum status store_fill(struct store *s, struct bytes name, struct error *
 
     s->name = mem_text(name.at, name.size);
     s->keys = map_new(c->seed);
-    s->keys_by_id = map_new(c->seed);
     s->barriers = map_new(c->seed);
-    if (s->name == NULL || s->keys == NULL || s->keys_by_id == NULL || s->barriers == NULL)
+    if (s->name == NULL || s->keys == NULL || s->barriers == NULL)
         return error_set(e, REASON_NO_MEMORY, "no memory for a store");
     enum status st = updater_parse(bytes_text("{\"type\": \"assign\"}"), &s->assign, e);
     if (st == STATUS_OK) st = updater_parse(bytes_text("{\"type\": \"add\"}"), &s->add, e);
@@ -162,18 +160,22 @@ void store_reset(struct store *s)
 
 /* ---- keys ------------------------------------------------------------------------------------------------------- */
 
-static struct bytes map_key(const struct key_name *n)
-{
-    return n->is_text ? n->text : bytes_of(&n->number, sizeof n->number);
-}
-
 struct key *store_key_find(const struct store *s, const struct key_name *n)
 {
     if (s->kind != (n->is_text ? KEYS_STR : KEYS_INT)) return NULL;
-    return map_find(s->keys, map_key(n));
+    return n->is_text ? map_find(s->keys, n->text) : map_find_u64(s->keys, (uint64_t)n->number);
 }
 
-struct key *store_key_at(const struct store *s, uint64_t id) { return map_find_u64(s->keys_by_id, id); }
+static enum status put_name(struct store *s, struct key *k, struct error *e)
+{
+    return k->name.is_text ? map_put(s->keys, k->name.text, k, e) : map_put_u64(s->keys, (uint64_t)k->name.number, k, e);
+}
+
+static void remove_name(struct store *s, const struct key *k)
+{
+    if (k->name.is_text) map_remove(s->keys, k->name.text);
+    else map_remove_u64(s->keys, (uint64_t)k->name.number);
+}
 
 enum status store_key_check(const struct store *s, const struct key_name *n, struct error *e)
 {
@@ -216,15 +218,12 @@ enum status store_key_add(struct store *s, struct key *k, struct error *e)
     enum status st = slot_take(s, &k->slot, e);
 
     if (st != STATUS_OK) return st;
-    st = map_put_u64(s->keys_by_id, k->id, k, e);
-    if (st == STATUS_OK) {
-        st = map_put(s->keys, map_key(&k->name), k, e);
-        if (st != STATUS_OK) map_remove_u64(s->keys_by_id, k->id);
-    }
+    st = put_name(s, k, e);
     if (st != STATUS_OK) {
         s->free_slots[s->free_count++] = k->slot;
         return st;
     }
+    k->id = s->core->next_creation++ * KEYS_MAX | k->slot;
     s->by_slot[k->slot] = k;
     s->kind = k->name.is_text ? KEYS_STR : KEYS_INT;
     waits_check_init(&s->init_waiters, k);
@@ -247,8 +246,7 @@ enum status store_key_delete(struct store *s, struct key *k, bool force, struct 
                          k->rounds[0]->step, key_name_print(&k->name, name));
     error_set(&why, REASON_KEY_DELETED, "%s was deleted from store '%s'", key_name_print(&k->name, name), s->name);
     k->deleted = true;
-    map_remove(s->keys, map_key(&k->name));
-    map_remove_u64(s->keys_by_id, k->id);
+    remove_name(s, k);
     s->by_slot[k->slot] = NULL;
     s->free_slots[s->free_count++] = k->slot;
     while (k->rounds[0] != NULL) round_fail(k->rounds[0], &why);
@@ -588,6 +586,77 @@ static enum status apply_alone(struct staging *st, struct error *e)
                                 .updater = updater_hold(store_updater(st->key->store)), .done = push_done};
     key_update(&p->update);
     return STATUS_OK;
+}
+
+/* One push that lies in memory of its own, so that neither a staging nor an update is made for it. There is one of a
+ * daemon: a device that is not done at once has it to itself, and the pushes behind take the usual way. */
+struct small_push {
+    struct push push;
+    struct dmem mem;
+    bool busy;
+};
+
+void small_push_free(struct core *c)
+{
+    if (c->small == NULL) return;
+    device_mem_free(&c->small->mem);
+    mem_free(c->small);
+    c->small = NULL;
+}
+
+static void small_done(struct update *u, const struct error *e)
+{
+    struct push *p = CONTAINER_OF(u, struct push, update);
+
+    worker_applied(p->worker, u->key, p->step, key_version(u->key), e);
+    CONTAINER_OF(p, struct small_push, push)->busy = false;
+    worker_drop(p->worker);
+    key_drop(u->key);
+}
+
+static struct small_push *small_push(struct core *c)
+{
+    struct small_push *p = c->small;
+
+    if (p == NULL) {
+        p = mem_zero(sizeof *p);
+        if (p == NULL) return NULL;
+        c->small = p;
+        if (device_mem_new(c->device, PUSH_NOW_SIZE, &p->mem, NULL) != STATUS_OK) p->mem = (struct dmem){0};
+        if (p->mem.host == NULL) device_mem_free(&p->mem); /* the CPU cannot write there */
+    }
+    return p->busy || p->mem.host == NULL ? NULL : p;
+}
+
+/* It is neither late nor early, nor a repeat, and the key is as an earlier push of this worker has left it. */
+static bool is_plain(const struct key *k, const struct worker *w, uint64_t step)
+{
+    const struct store *s = k->store;
+    const struct progress *p = worker_seen(w, k);
+
+    return s->options.mode != MODE_SYNC && s->updater != NULL && k->state.updater == s->updater && !k->busy &&
+           k->shape.size > 0 && k->shape.size <= PUSH_NOW_SIZE && w->staging_count == 0 && p != NULL &&
+           p->next == step && p->recorded < step;
+}
+
+bool store_push_now(struct key *k, struct worker *w, uint64_t step, const void *from, bool *applied)
+{
+    struct small_push *p = is_plain(k, w, step) ? small_push(k->core) : NULL;
+
+    if (p == NULL) return false;
+    struct progress *at = &w->progress[k->slot];
+    memcpy(p->mem.host, from, (size_t)k->shape.size);
+    p->busy = true;
+    p->push = (struct push){.worker = worker_hold(w), .step = step};
+    p->push.update = (struct update){.kind = UPDATE_PUSH, .key = key_hold(k), .lent = p->mem, .contributors = 1,
+                                     .based_on = at->pulled, .updater = updater_hold(k->store->updater),
+                                     .done = small_done};
+    worker_recorded(at, step);
+    k->pushes++;
+    k->core->counters.pushes_recorded++;
+    key_update(&p->push.update);
+    *applied = !p->busy;
+    return true;
 }
 
 static void warn_of_assign(struct store *s, const struct worker *w)

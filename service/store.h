@@ -27,8 +27,7 @@ struct store {
     struct share *creator;           /* held; NULL: nobody's */
     struct store_options options;
     enum key_kind kind;
-    struct map *keys;                /* by name; 8 bytes little-endian for integers */
-    struct map *keys_by_id;
+    struct map *keys;                /* by name */
     struct key **by_slot;
     size_t slot_count, slot_capacity;
     uint32_t *free_slots;
@@ -72,7 +71,12 @@ struct store *store_at(const struct core *c, uint32_t id);
 /* ---- keys ---- */
 
 struct key *store_key_find(const struct store *s, const struct key_name *n);
-struct key *store_key_at(const struct store *s, uint64_t id);
+static inline struct key *store_key_at(const struct store *s, uint64_t id)
+{
+    uint64_t slot = id % KEYS_MAX;
+    struct key *k = slot < s->slot_count ? s->by_slot[slot] : NULL;
+    return k != NULL && k->id == id ? k : NULL;
+}
 /* MIXED_KEYS when the store uses the other kind; a name that is no name. */
 enum status store_key_check(const struct store *s, const struct key_name *n, struct error *e) MUST_CHECK;
 /* Registers a new key (from key_new). */
@@ -103,6 +107,12 @@ void store_missing_joins(const struct store *s, struct buf *out);
 /* May w push `step` of k now, and is it needed? *repeat: it has been recorded already. *late: its round is over. */
 enum status store_push_check(struct store *s, struct key *k, struct worker *w, uint64_t step, bool *repeat,
                              bool *late, struct error *e) MUST_CHECK;
+enum { PUSH_NOW_SIZE = 16 << 10 };
+/* The way of most small pushes, in which nothing is allocated: the whole value lies at `from` and is copied. It is recorded
+ * and given to the device, and *applied tells whether that is done with it. False: nothing has happened. It is larger than
+ * PUSH_NOW_SIZE, a round or the first of a key, or something of the kind is still under way: take the usual way. */
+bool store_push_now(struct key *k, struct worker *w, uint64_t step, const void *from, bool *applied);
+void small_push_free(struct core *c);
 /* A push is whole: records it. Takes the staging. */
 enum status store_push_record(struct staging *st, struct error *e) MUST_CHECK;
 /* Answers whether anything changed and the first version number under it. u, which no store has yet, is held on success.

@@ -191,6 +191,12 @@ static void item_refused(struct item *i, const struct error *e)
     if (i->open == 0) item_again(i);
 }
 
+/* Its end need not be asked for; those of earlier pushes that nobody was told of still have to be. */
+static void learn_applied(struct item *i)
+{
+    if (i->key->applied + 1 == i->step) i->key->applied = i->step;
+}
+
 static void item_accepted(struct item *i, const struct call *c, bool recorded)
 {
     struct op_push *p = push_of(i);
@@ -256,14 +262,18 @@ static void push_answer(struct op *op, struct call *c, const struct incoming *in
     if (c->method == WIRE_Push) wire_get_push_done(&fixed, &push);
     else wire_get_set_done(&fixed, &set);
     bool whole = c->size == 0 || push.recorded > 0 || set.count > 0;
+    bool applied = push.recorded == c->item_count && push.applied == c->item_count;
     struct answer_reader a = answer_of(in);
     for (uint32_t n = 0; n < push.faults + set.faults && answer_next_fault(&a, &index, &e); n++) {
         if (index >= c->item_count || c->items[index] == NULL) continue;
         item_refused(c->items[index], &e);
         c->items[index] = NULL;
     }
-    for (size_t n = 0; n < c->item_count; n++)
-        if (c->items[n] != NULL) item_accepted(c->items[n], c, whole);
+    for (size_t n = 0; n < c->item_count; n++) {
+        if (c->items[n] == NULL) continue;
+        if (applied) learn_applied(c->items[n]);
+        item_accepted(c->items[n], c, whole);
+    }
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */

@@ -216,7 +216,7 @@ static void say_recorded(struct reply *a, const struct request *r)
     wire_get_push_entry(&desc, &entry);
     bool last = entry.offset + entry.size == entry.total;
     uint32_t whole = last ? push.count : 0;
-    if (r->header.method == WIRE_Push) wire_put_push_done(&a->fixed, &(struct wire_push_done){whole, 0, 0});
+    if (r->header.method == WIRE_Push) wire_put_push_done(&a->fixed, &(struct wire_push_done){.recorded = whole});
     else wire_put_set_done(&a->fixed, &(struct wire_set_done){whole, 0, 2});
 }
 
@@ -708,7 +708,7 @@ TEST(a_refused_push_is_offered_again_in_time_and_in_its_place)
     know_keys();
     struct op *op = start_push(&key_1, &tensor_a), *later = start_push(&key_1, &tensor_b);
     struct reply a = reply_ok();
-    wire_put_push_done(&a.fixed, &(struct wire_push_done){0, 1, 0});
+    wire_put_push_done(&a.fixed, &(struct wire_push_done){.faults = 1});
     add_fault(&a, 0, REASON_STEP_AHEAD, 20, "worker \"x\" is behind");
     give(DATA, expect(DATA, WIRE_Push), &a);
     CHECK_EQ(engine_tick(en, now), now + 20);
@@ -750,7 +750,7 @@ TEST(one_refused_key_does_not_stop_the_others)
     CHECK_OK(op_push(en, &list, &op, &e), &e);
     CHECK_EQ(entry_of(expect(DATA, WIRE_Push)).key, 101); /* ascending */
     struct reply a = reply_ok();
-    wire_put_push_done(&a.fixed, &(struct wire_push_done){1, 1, 0});
+    wire_put_push_done(&a.fixed, &(struct wire_push_done){.recorded = 1, .faults = 1});
     add_fault(&a, 0, REASON_PUSH_LATE, 0, "too late");
     give(DATA, pending(DATA), &a);
     check_done(op, STATUS_ABORTED);
@@ -873,7 +873,7 @@ TEST(parts_that_the_daemon_dropped_are_sent_again)
     reply_usual(CONTROL, expect(CONTROL, WIRE_Describe));
     for (int i = 0; i < 4; i++) {
         struct reply a = reply_ok();
-        wire_put_push_done(&a.fixed, &(struct wire_push_done){0, 0, 0});
+        wire_put_push_done(&a.fixed, &(struct wire_push_done){0});
         give(DATA, pending(DATA), &a);
     }
     CHECK(!op_result(op)->finished);
@@ -1002,6 +1002,46 @@ TEST(a_pull_waits_for_the_own_push_and_once_only)
     check_done(pull, STATUS_OK);
     pull = start_pull(&key_1, &tensor_b);
     expect(DATA, WIRE_Pull);
+    settle();
+    check_done(pull, STATUS_OK);
+    end();
+}
+
+/* A push whose answer says that it is applied already, or only recorded. */
+static void push_answered(uint32_t applied)
+{
+    struct op *push = start_push(&key_1, &tensor_a);
+    struct reply a = reply_ok();
+
+    wire_put_push_done(&a.fixed, &(struct wire_push_done){.recorded = 1, .applied = applied});
+    give(DATA, expect(DATA, WIRE_Push), &a);
+    check_done(push, STATUS_OK);
+}
+
+TEST(a_push_that_was_applied_at_once_is_not_waited_for)
+{
+    begin(NULL);
+    know_keys();
+    push_answered(1);
+    struct op *pull = start_pull(&key_1, &tensor_b);
+    CHECK(pending(WAITING) == NULL);
+    reply_usual(DATA, expect(DATA, WIRE_Pull));
+    check_done(pull, STATUS_OK);
+    end();
+}
+
+TEST(an_earlier_push_whose_end_is_not_known_is_still_asked_for)
+{
+    begin(NULL);
+    know_keys();
+    push_answered(0);
+    push_answered(1);
+    struct op *pull = start_pull(&key_1, &tensor_b);
+    struct request *r = expect(WAITING, WIRE_Wait);
+    struct reader desc = reader_of(r->desc);
+    struct wire_wait_entry x;
+    CHECK(wire_get_wait_entry(&desc, &x));
+    CHECK_EQ(x.number, 1);
     settle();
     check_done(pull, STATUS_OK);
     end();
@@ -1321,7 +1361,7 @@ TEST(numbers_in_answers_are_not_trusted)
 
     op = start_push(&key_1, &tensor_a);
     a = reply_ok();
-    wire_put_push_done(&a.fixed, &(struct wire_push_done){UINT32_MAX, UINT32_MAX, 0});
+    wire_put_push_done(&a.fixed, &(struct wire_push_done){.recorded = UINT32_MAX, .faults = UINT32_MAX});
     wire_put_fault(&a.desc, &(struct wire_fault){UINT32_MAX, 9, 9, 9, UINT32_MAX, UINT32_MAX});
     give(DATA, expect(DATA, WIRE_Push), &a);
     check_done(op, STATUS_OK);

@@ -66,7 +66,7 @@ static void push(struct frame *f)
 
 static void push_answer(struct frame *f)
 {
-    struct wire_push_done fixed = {.recorded = 1, .window = 1 << 30};
+    struct wire_push_done fixed = {.recorded = 1, .window = 1 << 30, .applied = 1};
 
     begin(f, WIRE_Push, WIRE_FLAG_ANSWER, 5);
     f->header.deadline_ms = 0;

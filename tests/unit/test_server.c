@@ -174,6 +174,8 @@ static void live_on(struct fixture *f, struct client *const *clients, unsigned c
     }
 }
 
+enum { FIRST_KEY = KEYS_MAX };       /* the id of the first key that a daemon makes */
+
 /* ---- frames ------------------------------------------------------------------------------------------------------ */
 
 SERVER_TEST(a_document_that_is_no_object_is_refused)
@@ -206,16 +208,17 @@ SERVER_TEST(what_was_decided_for_one_frame_is_not_taken_for_the_next)
 {
     struct client *a = joined(f, 1, async_), *b = client_new(f, 2);
     struct wire_push fixed = {.store = a->store, .count = 1};
-    struct wire_push_entry x = {.step = 1, .size = 16, .total = 16};
+    enum { COUNT = PUSH_NOW_SIZE / 4 + 1 };          /* smaller ones are decided when they are there */
+    static float v[COUNT];
+    struct wire_push_entry x = {.step = 1, .size = sizeof v, .total = sizeof v};
     struct buf fb = {0}, d = {0};
-    float v[4] = {1, 1, 1, 1};
     struct error e;
 
-    x.key = do_init(a, 1, 0.0f, 4);
-    do_push(a, x.key, 1, 1, 4);
+    x.key = do_init(a, 1, 0.0f, COUNT);
+    do_push(a, x.key, 1, 1, COUNT);
     wire_put_push(&fb, &fixed);
     wire_put_push_entry(&d, &x);
-    struct flight repeat = flight_begin(a, WIRE_Push, &fb, &d, bytes_of(v, 16));
+    struct flight repeat = flight_begin(a, WIRE_Push, &fb, &d, bytes_of(v, sizeof v));
     CHECK_EQ(repeat.where, PLACE_DROP);
     do_json(b, WIRE_DeleteStore, "{\"store\": \"s\"}");
     CHECK_EQ(reason_of(a, flight_end(&repeat), 0), REASON_NO_STORE);
@@ -226,6 +229,51 @@ SERVER_TEST(what_was_decided_for_one_frame_is_not_taken_for_the_next)
     buf_fini(&fb), buf_fini(&d);
     client_gone(a);
     client_gone(b);
+}
+
+/* One frame with the next push of each key: how many does the answer call applied? */
+static uint32_t push_frame(struct client *c, const uint64_t *ids, unsigned count, uint64_t step, float value)
+{
+    struct wire_push fixed = {.store = c->store, .count = count};
+    float v[4] = {value, value, value, value};
+    struct buf fb = {0}, d = {0}, body = {0};
+    struct wire_push_done done;
+
+    wire_put_push(&fb, &fixed);
+    for (unsigned i = 0; i < count; i++) {
+        wire_put_push_entry(&d, &(struct wire_push_entry){.key = ids[i], .step = step, .size = 16, .total = 16});
+        buf_add(&body, v, sizeof v);
+    }
+    uint32_t id = client_send(c, WIRE_Push, 0, 0, bytes_of(fb.at, fb.size), bytes_of(d.at, d.size),
+                              bytes_of(body.at, body.size));
+    struct answered *a = client_await(c, id);
+    struct reader r = reader_of(a->fixed);
+    CHECK(wire_get_push_done(&r, &done));
+    CHECK_EQ(done.recorded, count);
+    answered_free(a);
+    buf_fini(&fb), buf_fini(&d), buf_fini(&body);
+    return done.applied;
+}
+
+SERVER_TEST(an_answer_counts_the_pushes_that_are_applied_already)
+{
+    struct client *c = joined(f, 1, async_);
+    uint64_t ids[3] = {do_init(c, 1, 0.0f, 4), do_init(c, 2, 0.0f, 4), do_init(c, 3, 0.0f, 4)};
+    struct error e;
+
+    do_json(c, WIRE_SetUpdater, "{\"store\": %u, \"updater\": {\"type\": \"sgd\", \"learning_rate\": 1}}", c->store);
+    for (uint64_t step = 1; step <= 4; step++) {
+        uint32_t applied = push_frame(c, ids, 3, step, 1);
+        CHECK(applied <= 3);
+        if (applied == 3) /* then it is so */
+            for (unsigned k = 0; k < 3; k++) CHECK_EQ(do_wait(c, WAIT_TICKET, ids[k], step, 0, &e), WAIT_DONE);
+        CHECK(push_frame(c, ids, 3, step, 9) >= applied); /* repeats count once, and are as far as the first ones */
+    }
+    for (unsigned k = 0; k < 3; k++) {
+        CHECK_EQ(do_wait(c, WAIT_TICKET, ids[k], 4, 50, &e), WAIT_DONE);
+        CHECK_NEAR(do_pull(c, ids[k], 4), -4, 0);
+    }
+    client_gone(c);
 }
 
 SERVER_TEST(entries_behind_a_refused_one_keep_their_bytes)
@@ -628,12 +676,12 @@ TEST(a_push_that_found_no_memory_for_its_sum_may_be_pushed_again)
                                       bytes_of(value, 4))), STATUS_OK);
     buf_fini(&fb), buf_fini(&desc);
     faulty_device_fail_at(d, 2, FAULT_REFUSED);      /* staging, then the wider sum */
-    CHECK_EQ(try_push(a, 1, 1, value, 4, DTYPE_i8, &e), STATUS_RESOURCE_EXHAUSTED);
+    CHECK_EQ(try_push(a, FIRST_KEY, 1, value, 4, DTYPE_i8, &e), STATUS_RESOURCE_EXHAUSTED);
     CHECK_EQ(e.reason, REASON_NO_MEMORY);
-    CHECK_OK(try_push(a, 1, 1, value, 4, DTYPE_i8, &e), &e);
-    CHECK_OK(try_push(b, 1, 1, value, 4, DTYPE_i8, &e), &e);
-    CHECK_EQ(do_wait(a, WAIT_TICKET, 1, 1, 50, &e), WAIT_DONE);
-    CHECK_OK(try_pull(a, 1, 0, got, 4, NULL, &e), &e);
+    CHECK_OK(try_push(a, FIRST_KEY, 1, value, 4, DTYPE_i8, &e), &e);
+    CHECK_OK(try_push(b, FIRST_KEY, 1, value, 4, DTYPE_i8, &e), &e);
+    CHECK_EQ(do_wait(a, WAIT_TICKET, FIRST_KEY, 1, 50, &e), WAIT_DONE);
+    CHECK_OK(try_pull(a, FIRST_KEY, 0, got, 4, NULL, &e), &e);
     CHECK_EQ(got[3], 8);
     client_gone(a);
     client_gone(b);
@@ -686,7 +734,7 @@ SERVER_TEST(what_a_deleted_key_had_under_way_does_not_touch_the_key_in_its_place
     uint32_t gone = client_send(c, WIRE_Delete, 0, 900, none, none,
                                 bytes_text("{\"store\": \"s\", \"keys\": [1], \"force\": true}"));
     uint32_t made = send_init(c, 2, 0, 55, 0, 64, 64, 5);
-    uint64_t now = id + 1;           /* in the slot of the first */
+    uint64_t now = id + KEYS_MAX;    /* in the slot of the first */
     do_push(c, now, 1, 2.0f, 64);
     CHECK_EQ(status_of(c, pull), STATUS_OK);
     CHECK_EQ(status_of(c, gone), STATUS_OK);
@@ -706,9 +754,9 @@ SERVER_TEST(an_updater_may_be_swapped_while_its_state_is_being_cleared)
     uint32_t made = send_init(c, 1, 0, 55, 0, 64, 64, 5);
     (void)client_send(c, WIRE_SetUpdater, 0, 900, none, none,
                       bytes_text("{\"store\": \"s\", \"updater\": {\"type\": \"add\"}}"));
-    (void)send_part(c, 1, 1, 901, 0, 64, 64, 2);
+    (void)send_part(c, FIRST_KEY, 1, 901, 0, 64, 64, 2);
     CHECK_EQ(status_of(c, made), STATUS_OK);
-    CHECK_NEAR(do_pull(c, 1, 64), 7, 0);
+    CHECK_NEAR(do_pull(c, FIRST_KEY, 64), 7, 0);
     client_gone(c);
 }
 

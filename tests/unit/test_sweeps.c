@@ -63,7 +63,14 @@ static void json(unsigned peer, unsigned method, const char *text)
     write_frame(peer, method, 0, name, &none, &none, text, strlen(text));
 }
 
-/* Keys get the ids 1, 2, ... in the order of their creation. */
+/* Ids are numbered in the order of creation, and name the slot in their store. */
+static uint64_t id_of(uint64_t key)
+{
+    static const uint64_t slots[] = {0, 0, 1, 2, 0, 0, 0};
+
+    return key < sizeof slots / sizeof slots[0] ? key * KEYS_MAX + slots[key] : key;
+}
+
 static void init(unsigned peer, uint32_t store, int64_t key, const char *name, enum dtype t, unsigned flags,
                  int on_reinit, uint64_t from, uint64_t to)
 {
@@ -94,7 +101,7 @@ static void push(unsigned peer, unsigned method, uint32_t store, uint64_t key, u
     static const uint8_t ones[FRAME_ROOM] = {1};
     static uint64_t sequence = 100;
     struct wire_push fixed = {.store = store, .count = 1, .force = 1};
-    struct wire_push_entry x = {.key = key, .step = step, .offset = from, .size = to - from,
+    struct wire_push_entry x = {.key = id_of(key), .step = step, .offset = from, .size = to - from,
                                 .total = COUNT * dtype_size(t), .dtype = (uint8_t)t};
     struct buf f = {0}, d = {0};
 
@@ -113,7 +120,7 @@ static void push_batch(unsigned peer, uint32_t store, const uint64_t *keys, unsi
 
     wire_put_push(&f, &fixed);
     for (unsigned i = 0; i < count; i++) {
-        struct wire_push_entry x = {.key = keys[i], .step = step, .size = COUNT * 4, .total = COUNT * 4};
+        struct wire_push_entry x = {.key = id_of(keys[i]), .step = step, .size = COUNT * 4, .total = COUNT * 4};
         wire_put_push_entry(&d, &x);
     }
     write_frame(peer, WIRE_Push, 0, 50, &f, &d, ones, count * COUNT * 4);
@@ -128,7 +135,7 @@ static void pull(unsigned peer, uint32_t store, const uint64_t *keys, unsigned c
 
     wire_put_pull(&f, &fixed);
     for (unsigned i = 0; i < count; i++) {
-        struct wire_pull_entry x = {.key = keys[i], .size = size};
+        struct wire_pull_entry x = {.key = id_of(keys[i]), .size = size};
         wire_put_pull_entry(&d, &x);
     }
     write_frame(peer, WIRE_Pull, 0, 0, &f, &d, NULL, 0);
@@ -143,7 +150,7 @@ static void wait_for(unsigned peer, uint32_t store, uint64_t key, uint64_t numbe
 
     wire_put_wait(&f, &fixed);
     for (unsigned kind = WAIT_TICKET; kind <= WAIT_BARRIER; kind++) {
-        struct wire_wait_entry x = {.kind = kind, .store = store, .key = key, .number = number};
+        struct wire_wait_entry x = {.kind = kind, .store = store, .key = id_of(key), .number = number};
         if (kind == WAIT_INIT) x.key_type = KEY_INT;
         wire_put_wait_entry(&d, &x);
         buf_pad(&d, 8);
@@ -205,11 +212,13 @@ static void record_scenario(void)
     json(1, WIRE_SetUpdater, "{\"store\": 2, \"updater\": {\"type\": \"adam\"}}");
     push(1, WIRE_Push, 2, 4, 1, DTYPE_f32, 0, COUNT * 4);
     push(3, WIRE_Push, 2, 4, 1, DTYPE_f32, 0, COUNT * 4);
+    push(1, WIRE_Push, 2, 4, 2, DTYPE_f32, 0, COUNT * 4); /* small and plain: straight from the frame */
+    push_batch(3, 2, (const uint64_t[]){4, 4}, 2, 2);
     push(3, WIRE_Set, 2, 4, 0, DTYPE_f32, 0, COUNT * 4);
     push(3, WIRE_Set, 2, 4, 0, DTYPE_f32, 0, 400);
     push(3, WIRE_Set, 2, 4, 0, DTYPE_f32, 400, COUNT * 4);
     json(1, WIRE_SetUpdater, "{\"store\": 2, \"updater\": null}");
-    push(1, WIRE_Push, 2, 4, 2, DTYPE_f32, 0, COUNT * 4);
+    push(1, WIRE_Push, 2, 4, 3, DTYPE_f32, 0, COUNT * 4);
     init(1, 2, 0, "k", DTYPE_f32, 0, REINIT_REPLACE, 0, COUNT * 4);
     json(1, WIRE_Barrier, "{\"store\": 2, \"name\": \"x\"}");
     wait_for(1, 2, 5, 1);
