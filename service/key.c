@@ -69,14 +69,13 @@ void key_drop(struct key *k)
 /* The memory in which the value arrived becomes the value. */
 static enum status first_version(struct key *k, struct staging *value, struct error *e)
 {
-    struct version *v = mem_zero(sizeof *v), *spare;
+    struct version *v = version_blank(k), *spare;
     enum status s = v != NULL ? staging_settle(value, k->queue, e) : error_set(e, REASON_NO_MEMORY, "no memory for a key");
 
     if (s != STATUS_OK) {
-        mem_free(v);
+        version_forget(v);
         return s;
     }
-    v->key = k;
     v->mem = value->mem;
     v->host = v->mem.host;
     value->mem = (struct dmem){0};
@@ -191,7 +190,7 @@ static bool update_by_exchange(struct update *u, enum rule_id rule)
     struct dmem *from = u->sum.size > 0 ? &u->sum : u->last != NULL ? &u->last->mem : NULL;
     bool same_type = u->sum.size == 0 || dtype_sum(k->shape.dtype) == k->shape.dtype;
 
-    if (k->state.mem[STATE_MASTER].size > 0) return false;
+    if (k->state.places & 1u << STATE_MASTER) return false;
     if (rule != RULE_assign || from == NULL || !same_type || (u->sum.size > 0 && u->last != NULL)) return false;
     struct dmem mem = u->to->mem;
     u->to->mem = *from;
@@ -217,7 +216,7 @@ static enum status update_start(struct update *u, struct error *e)
     st = version_acquire(k, &u->to, e);
     if (st != STATUS_OK) return st;
     /* A set is no step of the optimizer: its state stays, and only the master follows. */
-    if (u->kind == UPDATE_SET) s.rule = RULE_assign, s.master = k->state.mem[STATE_MASTER];
+    if (u->kind == UPDATE_SET) s.rule = RULE_assign, s.master = state_at(&k->state, STATE_MASTER);
     else state_step(k, u, &s, &u->product);
     if (s.count == 0 || update_by_exchange(u, s.rule)) return STATUS_OK;
     s.from = k->current->mem;

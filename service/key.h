@@ -28,9 +28,9 @@ const char *key_name_print(const struct key_name *n, char out[KEY_PRINT_SIZE]);
 struct key_shape {
     enum dtype dtype;
     unsigned ndim;
-    int64_t dims[DIMS_MAX];
     uint64_t count;                          /* elements */
     uint64_t size;                           /* bytes */
+    int64_t dims[DIMS_MAX];
 };
 /* "float32 (4, 4)" */
 enum { SHAPE_PRINT_SIZE = 256 };
@@ -44,40 +44,41 @@ struct init_wanted {
     enum { WANT_NEW, WANT_REPLACE } how;
 };
 
+enum { KEY_VERSIONS = 2 };
+
 struct key {
-    struct task task;                        /* its end */
-    struct store *store;
-    struct core *core;
+    /* What every push and pull looks at comes first, together: with many keys the time goes into fetching it. */
     uint64_t id;                             /* of this creation; never used again in the daemon's life. Its low bits
                                               * are the slot: a frame of many keys finds each without a search */
+    struct store *store;
+    struct core *core;
     uint32_t slot;                           /* dense number in the store; used again after a delete */
-    struct key_name name;                    /* text is owned */
-    struct key_shape shape;
-    unsigned queue_index;
-    struct queue *queue;
-    uint64_t job;                            /* that created it or took it over */
-    uint64_t made_by;                        /* the call of the operator who initialised it; 0: a worker did */
-
+    unsigned holds;
     struct version *current;
+    struct queue *queue;
+    unsigned queue_index;
+    unsigned buffers;                        /* versions and spares, and one being written */
     struct list versions;
     struct list spares;
-    unsigned buffers;                        /* versions and spares, and one being written */
-
-    struct state state;                      /* what the updater keeps for it */
-
     struct list updates;                     /* waiting */
-    bool busy;                               /* one is in flight */
-    bool starting;                           /* update_next is at work */
-
-    struct round *rounds[2];                 /* open: the older one first; NULL: none */
-    uint64_t opened_step;                    /* highest step that ever had a round */
-    bool room_lent;                          /* a contribution to rounds[0] arrives in the room kept for it */
-    uint64_t closed_step;                    /* highest step whose round has ended, one way or the other */
-
     struct list waiters;                     /* conditions */
     uint64_t pushes;
-    unsigned holds;
+    bool busy;                               /* one is in flight */
+    bool starting;                           /* update_next is at work */
     bool deleted;
+    bool room_lent;                          /* a contribution to rounds[0] arrives in the room kept for it */
+    uint8_t own_taken;                       /* bit i: own[i] is in use */
+    struct state state;                      /* what the updater keeps for it */
+    struct key_shape shape;
+    struct version own[KEY_VERSIONS];        /* the versions that it mostly has; further ones are allocated */
+
+    struct key_name name;                    /* text is owned */
+    uint64_t job;                            /* that created it or took it over */
+    uint64_t made_by;                        /* the call of the operator who initialised it; 0: a worker did */
+    struct round *rounds[2];                 /* open: the older one first; NULL: none */
+    uint64_t opened_step;                    /* highest step that ever had a round */
+    uint64_t closed_step;                    /* highest step whose round has ended, one way or the other */
+    struct task task;                        /* its end */
 };
 
 enum update_kind { UPDATE_PUSH, UPDATE_ROUND, UPDATE_SET };

@@ -45,8 +45,10 @@ static void leave_behind(struct key *k, struct leaving *l, const struct dmem mem
 
 void state_fini(struct key *k)
 {
-    for (unsigned i = 0; i < STATE_PIECES; i++)
-        if (k->state.mem[i].size > 0) core_mem_free(k->core, &k->state.mem[i]);
+    for (int i = 0; i < __builtin_popcount(k->state.places); i++) core_mem_free(k->core, &k->state.pieces[i]);
+    mem_free(k->state.pieces);
+    k->state.pieces = NULL;
+    k->state.places = 0;
     updater_drop(k->state.updater);
     k->state.updater = NULL;
 }
@@ -75,9 +77,10 @@ uint64_t state_needs(const struct updater *u, const struct key_shape *shape)
     return updater_state_size(&use, shape->count, shape->dtype);
 }
 
-/* The state as it will be, and where each piece comes from. */
+/* The state as it will be, with its pieces by place, and where each comes from. */
 struct fitting {
     struct state state;
+    struct dmem mem[STATE_PIECES];           /* size 0: none */
     struct slot_origin origins[STEP_SLOTS_MAX];
     bool fresh[STATE_PIECES];
 };
@@ -94,7 +97,23 @@ static size_t piece_size(const struct key *k, const struct updater_use *use, uns
 static bool is_kept(const struct key *k, const struct fitting *f, unsigned i, unsigned *from)
 {
     *from = i == STATE_MASTER ? i : i < STEP_SLOTS_MAX ? f->origins[i].slot : 0;
-    return (i == STATE_MASTER || (i < STEP_SLOTS_MAX && f->origins[i].kind == ORIGIN_KEPT)) && k->state.mem[*from].size > 0;
+    return (i == STATE_MASTER || (i < STEP_SLOTS_MAX && f->origins[i].kind == ORIGIN_KEPT)) &&
+           (k->state.places & 1u << *from);
+}
+
+static enum status pack(struct fitting *f, struct error *e)
+{
+    unsigned count = 0;
+
+    f->state.pieces = NULL;
+    f->state.places = 0;
+    for (unsigned i = 0; i < STATE_PIECES; i++) f->state.places |= (uint32_t)(f->mem[i].size > 0) << i;
+    if (f->state.places == 0) return STATUS_OK;
+    f->state.pieces = mem_new((size_t)__builtin_popcount(f->state.places) * sizeof *f->state.pieces);
+    if (f->state.pieces == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for the state of a key");
+    for (unsigned i = 0; i < STATE_PIECES; i++)
+        if (f->mem[i].size > 0) f->state.pieces[count++] = f->mem[i];
+    return STATUS_OK;
 }
 
 /* All memory first, so that what fails for lack of it has given the device no work. */
@@ -107,22 +126,22 @@ static enum status find_memory(struct key *k, struct fitting *f, struct error *e
         size_t size = piece_size(k, &f->state.use, i);
         if (size == 0) continue;
         if (is_kept(k, f, i, &from)) {
-            f->state.mem[i] = k->state.mem[from];
+            f->mem[i] = state_at(&k->state, from);
             continue;
         }
-        s = core_mem_new(k->core, size, &f->state.mem[i], e);
+        s = core_mem_new(k->core, size, &f->mem[i], e);
         f->fresh[i] = s == STATUS_OK;
     }
-    if (s == STATUS_OK) return s;
-    for (unsigned i = 0; i < STATE_PIECES; i++)
-        if (f->fresh[i]) core_mem_free(k->core, &f->state.mem[i]);
+    if (s == STATUS_OK) s = pack(f, e);
+    for (unsigned i = 0; s != STATUS_OK && i < STATE_PIECES; i++)
+        if (f->fresh[i]) core_mem_free(k->core, &f->mem[i]);
     return s;
 }
 
 /* The value as it is, in the type of sums. */
 static enum status copy_value(struct key *k, struct dmem to)
 {
-    struct dmem master = k->state.mem[STATE_MASTER];
+    struct dmem master = state_at(&k->state, STATE_MASTER);
     size_t count = (size_t)k->shape.count;
 
     if (master.size > 0) return device_copy(k->queue, to, master, count * dtype_size(real_type(k)));
@@ -132,7 +151,7 @@ static enum status copy_value(struct key *k, struct dmem to)
 static enum status convert(struct key *k, struct dmem to, const struct slot_origin *origin)
 {
     struct step s = {.rule = origin->rule, .type = real_type(k), .count = (size_t)k->shape.count,
-                     .sum = k->state.mem[origin->slot], .from = to, .to = to, .flags = &k->state.flags};
+                     .sum = state_at(&k->state, origin->slot), .from = to, .to = to, .flags = &k->state.flags};
 
     s.scalars.v[SCALED_BY] = origin->by;
     return device_step(k->queue, &s);
@@ -140,7 +159,7 @@ static enum status convert(struct key *k, struct dmem to, const struct slot_orig
 
 static enum status fill(struct key *k, const struct fitting *f, unsigned i)
 {
-    struct dmem to = f->state.mem[i];
+    struct dmem to = f->mem[i];
 
     if (i == STATE_SCRATCH) return STATUS_OK;
     if (i == STATE_MASTER || use_slot_from_value(&f->state.use, i)) return copy_value(k, to);
@@ -154,9 +173,10 @@ static bool find_rest(const struct key *k, const struct fitting *f, struct dmem 
     bool any = false;
 
     for (unsigned i = 0; i < STATE_PIECES; i++) {
-        bool stays = k->state.mem[i].size == 0;
-        for (unsigned j = 0; j < STATE_PIECES; j++) stays |= f->state.mem[j].at == k->state.mem[i].at;
-        rest[i] = stays ? (struct dmem){0} : k->state.mem[i];
+        struct dmem m = state_at(&k->state, i);
+        bool stays = m.size == 0;
+        for (unsigned j = 0; j < STATE_PIECES; j++) stays |= f->mem[j].at == m.at;
+        rest[i] = stays ? (struct dmem){0} : m;
         any |= !stays;
     }
     return any;
@@ -169,7 +189,6 @@ static void fitting_begin(struct key *k, struct updater *u, struct fitting *f)
     struct rule_key key = rule_key_of(k, text);
 
     *f = (struct fitting){.state = *old};
-    memset(f->state.mem, 0, sizeof f->state.mem);
     updater_use(u, &key, k->shape.dtype, &f->state.use);
     if (!updater_origins(old->updater, &old->use, u, &f->state.use, old->updates - old->begun, k->store->num_update,
                          f->origins)) {
@@ -193,8 +212,9 @@ enum status state_fit(struct key *k, struct updater *u, struct error *e)
         if (f.fresh[i]) s = fill(k, &f, i);
     if (s != STATUS_OK) {
         *e = *device_error(k->core->device);
-        for (unsigned i = 0; i < STATE_PIECES; i++) rest[i] = f.fresh[i] ? f.state.mem[i] : (struct dmem){0};
+        for (unsigned i = 0; i < STATE_PIECES; i++) rest[i] = f.fresh[i] ? f.mem[i] : (struct dmem){0};
         leave_behind(k, NULL, rest);
+        mem_free(f.state.pieces);
         return s;
     }
     if (find_rest(k, &f, rest)) {
@@ -202,6 +222,7 @@ enum status state_fit(struct key *k, struct updater *u, struct error *e)
         leave_behind(k, l, rest);
     }
     updater_drop(k->state.updater);
+    mem_free(k->state.pieces);
     k->state = f.state;
     k->state.updater = updater_hold(u);
     return STATUS_OK;
@@ -220,9 +241,9 @@ void state_step(const struct key *k, const struct update *u, struct step *s, dou
     m.num_update = updates > num_update ? updates : num_update;
     updater_step(x->updater, &x->use, updates, &m, s);
     *product = m.product;
-    memcpy(s->slots, x->mem, sizeof s->slots);
-    s->master = x->mem[STATE_MASTER];
-    s->scratch = x->mem[STATE_SCRATCH];
+    for (unsigned i = 0; x->places != 0 && i < STEP_SLOTS_MAX; i++) s->slots[i] = state_at(x, i);
+    s->master = state_at(x, STATE_MASTER);
+    s->scratch = state_at(x, STATE_SCRATCH);
 }
 
 void state_stepped(struct key *k, double product)
@@ -240,7 +261,7 @@ unsigned state_pieces(const struct key *k, struct state_piece out[STATE_PIECES])
     unsigned n = 0;
 
     for (unsigned i = 0; i < STATE_SCRATCH; i++) {
-        if (k->state.mem[i].size == 0) continue;
+        if ((k->state.places & 1u << i) == 0) continue;
         uint64_t size = piece_size(k, use, i);
         out[n++] = (struct state_piece){.name = i == STATE_MASTER ? "master" : use_slot_name(use, i), .place = i,
                                         .dtype = real_type(k), .count = size / dtype_size(real_type(k)), .size = size};
@@ -250,7 +271,7 @@ unsigned state_pieces(const struct key *k, struct state_piece out[STATE_PIECES])
 
 enum status state_read(struct key *k, const struct state_piece *piece, void *to, struct task *t, struct error *e)
 {
-    enum status s = device_download(k->queue, to, k->state.mem[piece->place], 0, (size_t)piece->size);
+    enum status s = device_download(k->queue, to, state_at(&k->state, piece->place), 0, (size_t)piece->size);
 
     if (s == STATUS_OK) core_after(k->core, k->queue_index, t);
     else *e = *device_error(k->core->device);
@@ -260,7 +281,7 @@ enum status state_read(struct key *k, const struct state_piece *piece, void *to,
 enum status state_write(struct key *k, const struct state_piece *piece, const void *from, struct task *t,
                         struct error *e)
 {
-    enum status s = device_upload(k->queue, k->state.mem[piece->place], 0, from, (size_t)piece->size);
+    enum status s = device_upload(k->queue, state_at(&k->state, piece->place), 0, from, (size_t)piece->size);
 
     if (s == STATUS_OK) core_after(k->core, k->queue_index, t);
     else *e = *device_error(k->core->device);

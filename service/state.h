@@ -12,18 +12,26 @@ struct key_shape;
 struct store;
 struct update;
 
-/* Places in state.mem: the slots by their number, then these. */
+/* Places of its pieces: the slots by their number, then these. */
 enum { STATE_MASTER = STEP_SLOTS_MAX, STATE_SCRATCH, STATE_PIECES };
 
 struct state {
-    struct dmem mem[STATE_PIECES];           /* size 0: none */
+    struct dmem *pieces;                     /* those that there are, in the order of their places; NULL: none */
+    uint32_t places;                         /* bit i: there is one at place i */
+    uint32_t flags;                          /* of the work that makes slots, which cannot overflow */
     struct updater *updater;                 /* held; whose slots they are. NULL: none yet */
     struct updater_use use;                  /* it, as it is for this key */
     uint64_t updates;                        /* update counter of the key: sets do not count */
     uint64_t begun;                          /* what it was when the slots began */
     double product;                          /* see update_moment */
-    uint32_t flags;                          /* of the work that makes slots, which cannot overflow */
 };
+
+/* The piece at a place; size 0: none. */
+static inline struct dmem state_at(const struct state *s, unsigned place)
+{
+    uint32_t bit = 1u << place;
+    return s->places & bit ? s->pieces[__builtin_popcount(s->places & (bit - 1))] : (struct dmem){0};
+}
 
 /* Bytes of the device that the state of a new key of this shape takes; overrides for its name are not looked at. */
 uint64_t state_needs(const struct updater *u, const struct key_shape *shape);
@@ -44,7 +52,7 @@ struct state_piece {
     const char *name;                        /* "momentum", "master" */
     enum dtype dtype;
     uint64_t count, size;                    /* elements, bytes; of a slot of rows or columns, their number */
-    unsigned place;                          /* in state.mem */
+    unsigned place;
 };
 
 /* Fills *out in the order of the rule, the master last; answers how many. Steps that are lined up may change it. */

@@ -112,12 +112,23 @@ static bool matches(const char *pattern, struct bytes name)
     return *pattern == '\0';
 }
 
-static void override(const struct override *o, struct updater_use *use)
+static bool is_overridden(const struct updater_use *use, size_t i) { return use->overrides[i / 64] >> (i % 64) & 1; }
+
+static void override(const struct updater *u, size_t i, struct updater_use *use)
 {
-    for (unsigned i = 0; i < UPDATER_HYPERS_MAX; i++)
-        if (o->has[i]) use->hypers[i] = o->hypers[i];
+    const struct override *o = &u->overrides[i];
+
+    use->overrides[i / 64] |= (uint64_t)1 << (i % 64);
     if (o->has_mult[MULT_LR]) use->lr_mult = o->mult[MULT_LR];
     if (o->has_mult[MULT_WD]) use->wd_mult = o->mult[MULT_WD];
+}
+
+void use_hypers(const struct updater *u, const struct updater_use *use, double out[UPDATER_HYPERS_MAX])
+{
+    memcpy(out, u->hypers, sizeof u->hypers);
+    for (size_t i = 0; i < u->override_count; i++)
+        for (unsigned h = 0; is_overridden(use, i) && h < UPDATER_HYPERS_MAX; h++)
+            if (u->overrides[i].has[h]) out[h] = u->overrides[i].hypers[h];
 }
 
 /* Of names, not of numbers that a daemon gives, so that another daemon draws the same. */
@@ -130,16 +141,18 @@ static uint64_t seed_of(struct bytes name, double seed)
 
 void updater_use(const struct updater *u, const struct rule_key *key, enum dtype type, struct updater_use *out)
 {
+    double hypers[UPDATER_HYPERS_MAX];
+
     *out = (struct updater_use){.lr_mult = 1, .wd_mult = 1};
-    memcpy(out->hypers, u->hypers, sizeof out->hypers);
     for (size_t i = 0; i < u->override_count; i++)
-        if (matches(u->overrides[i].match, key->name)) override(&u->overrides[i], out);
-    out->rule = u->row->rule(out->hypers, key);
+        if (matches(u->overrides[i].match, key->name)) override(u, i, out);
+    use_hypers(u, out, hypers);
+    out->rule = u->row->rule(hypers, key);
     out->program = u->program;
     out->columns = rule_columns(out->rule, key);
-    if (out->rule == RULE_sgld) out->seed = seed_of(key->name, out->hypers[H_OWN]);
+    if (out->rule == RULE_sgld) out->seed = seed_of(key->name, hypers[H_OWN]);
     out->has_master = dtype_is_half(type) && rule_reads_value(out->rule) &&
-                      (!u->row->common || out->hypers[H_PRECISION] != 0);
+                      (!u->row->common || hypers[H_PRECISION] != 0);
 }
 
 unsigned use_slots(const struct updater_use *use)
@@ -170,10 +183,17 @@ uint64_t updater_state_size(const struct updater_use *use, uint64_t count, enum 
     return elements * dtype_size(dtype_sum(type)) + step_scratch_size(use->rule, (size_t)count);
 }
 
+static double rate_at(const struct updater *u, double rate, const struct updater_use *use, uint64_t num_update)
+{
+    return (u->schedule != NULL ? schedule_rate(u->schedule, rate, num_update) : rate) * use->lr_mult;
+}
+
 static double rate_of(const struct updater *u, const struct updater_use *use, uint64_t num_update)
 {
-    double rate = use->hypers[H_RATE];
-    return (u->schedule != NULL ? schedule_rate(u->schedule, rate, num_update) : rate) * use->lr_mult;
+    double hypers[UPDATER_HYPERS_MAX];
+
+    use_hypers(u, use, hypers);
+    return rate_at(u, hypers[H_RATE], use, num_update);
 }
 
 static void run_host_part(const struct updater *u, const struct update_moment *m, struct step *s)
@@ -190,9 +210,9 @@ void updater_step(const struct updater *u, const struct updater_use *use, uint64
 {
     double hypers[UPDATER_HYPERS_MAX];
 
-    memcpy(hypers, use->hypers, sizeof hypers);
+    use_hypers(u, use, hypers);
     if (u->row->common) {
-        hypers[H_RATE] = rate_of(u, use, m->num_update);
+        hypers[H_RATE] = rate_at(u, hypers[H_RATE], use, m->num_update);
         hypers[H_WD] *= use->wd_mult;
     }
     m->lr_mult = use->lr_mult;
@@ -216,8 +236,11 @@ static int slot_by_name(const struct updater_use *use, const char *name)
 
 static double hyper(const struct updater *u, const struct updater_use *use, const char *name, double otherwise)
 {
+    double hypers[UPDATER_HYPERS_MAX];
+
+    use_hypers(u, use, hypers);
     for (unsigned i = 0; i < u->row->hyper_count; i++)
-        if (strcmp(u->row->hypers[i].name, name) == 0) return use->hypers[i];
+        if (strcmp(u->row->hypers[i].name, name) == 0) return hypers[i];
     return otherwise;
 }
 

@@ -9,7 +9,7 @@
 #include "service/base/bytes.h"
 #include "service/base/nearest.h"
 
-enum { UPDATER_DOCUMENT_SIZE_MAX = 65536 };
+enum { UPDATER_DOCUMENT_SIZE_MAX = 65536, UPDATER_OVERRIDES_MAX = 256 };
 
 struct updater;
 
@@ -36,11 +36,12 @@ bool updater_equal(const struct updater *a, const struct updater *b);
 /* UPDATER_UNFIT with the reason when a value of this type cannot be under it. */
 enum status updater_fits(const struct updater *u, enum dtype t, struct error *e) MUST_CHECK;
 
-/* An updater as it is for one key: overrides are in it. Plain data; the program is the updater's. */
+/* An updater as it is for one key, of which there is one in each key: so it says which overrides count, and the numbers
+ * stay with the updater. Plain data; the program is the updater's. */
 struct updater_use {
     enum rule_id rule;
     const struct program *program;   /* of RULE_program, else NULL */
-    double hypers[UPDATER_HYPERS_MAX];
+    uint64_t overrides[UPDATER_OVERRIDES_MAX / 64];  /* bit i: the updater's override i is for this key */
     double lr_mult, wd_mult;
     size_t columns;
     uint64_t seed;                   /* of the key's random numbers */
@@ -48,6 +49,8 @@ struct updater_use {
 };
 
 void updater_use(const struct updater *u, const struct rule_key *key, enum dtype type, struct updater_use *out);
+/* Its numbers, in the order of the row, overrides applied. */
+void use_hypers(const struct updater *u, const struct updater_use *use, double out[UPDATER_HYPERS_MAX]);
 /* Its slots: those of the rule, or those that the program names. */
 unsigned use_slots(const struct updater_use *use);
 const char *use_slot_name(const struct updater_use *use, unsigned slot);

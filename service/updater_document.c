@@ -338,9 +338,9 @@ static void read_overrides(const json_t *list, struct updater *u, struct faults 
     size_t count = json_array_size(list);
 
     if (list == NULL || json_is_null(list)) return;
-    if (!json_is_array(list) || count > OVERRIDES_MAX) {
+    if (!json_is_array(list) || count > UPDATER_OVERRIDES_MAX) {
         fault(f, "/overrides: must be a list of at most %d objects such as {\"match\": \"*_bias\", \"wd_mult\": 0}",
-              OVERRIDES_MAX);
+              UPDATER_OVERRIDES_MAX);
         return;
     }
     if (count == 0) return;

@@ -9,8 +9,6 @@
 
 #include <jansson.h>
 
-enum { OVERRIDES_MAX = 256 };
-
 enum { MULT_LR, MULT_WD, MULTS };
 
 /* Numbers of the keys whose names match. */

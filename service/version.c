@@ -6,6 +6,30 @@
 
 #include <assert.h>
 
+struct version *version_blank(struct key *k)
+{
+    struct version *v = NULL;
+
+    for (unsigned i = 0; i < KEY_VERSIONS && v == NULL; i++) {
+        if (k->own_taken >> i & 1) continue;
+        k->own_taken |= (uint8_t)(1u << i);
+        v = &k->own[i];
+        *v = (struct version){.key = k};
+    }
+    if (v != NULL) return v;
+    v = mem_zero(sizeof *v);
+    if (v != NULL) v->key = k;
+    return v;
+}
+
+void version_forget(struct version *v)
+{
+    if (v == NULL) return;
+    struct key *k = v->key;
+    if (v < k->own || v >= k->own + KEY_VERSIONS) mem_free(v);
+    else k->own_taken &= (uint8_t)~(1u << (v - k->own));
+}
+
 static void free_buffer(struct version *v)
 {
     struct core *c = v->key->core;
@@ -29,21 +53,20 @@ static void retire(struct version *v)
     }
     free_buffer(v);
     k->buffers--;
-    mem_free(v);
+    version_forget(v);
 }
 
 static enum status version_new(struct key *k, struct version **out, struct error *e)
 {
-    struct version *v = mem_zero(sizeof *v);
+    struct version *v = version_blank(k);
     enum status s;
 
     if (v == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a version");
     s = core_mem_new(k->core, (size_t)k->shape.size, &v->mem, e);
     if (s != STATUS_OK) {
-        mem_free(v);
+        version_forget(v);
         return s;
     }
-    v->key = k;
     v->host = v->mem.host;
     k->buffers++;
     *out = v;
@@ -61,7 +84,7 @@ static struct version *oldest_held(struct key *k)
 /* Takes its memory. Its struct lives on, without memory, until the last reader has let go. */
 static enum status take_from_readers(struct key *k, struct version *oldest, struct version **out, struct error *e)
 {
-    struct version *v = mem_zero(sizeof *v);
+    struct version *v = version_blank(k);
 
     if (v == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a version");
     list_remove(&oldest->node);
@@ -69,7 +92,6 @@ static enum status take_from_readers(struct key *k, struct version *oldest, stru
     k->core->counters.versions_revoked++;
     version_hold(oldest); /* the readers may all let go at once */
     if (k->core->detach != NULL) k->core->detach(k->core->hook_ctx, oldest);
-    v->key = k;
     v->mem = oldest->mem;
     v->pin = oldest->pin;
     v->host = v->mem.host;
@@ -127,7 +149,7 @@ void version_drop(struct version *v)
     struct key *k = v->key;
     assert(v->holds > 0);
     if (--v->holds == 0) {
-        if (v->revoked) mem_free(v);
+        if (v->revoked) version_forget(v);
         else if (v != k->current && !v->fetching) retire(v);
     }
     key_drop(k);
@@ -180,13 +202,13 @@ void version_free_all(struct key *k)
     LIST_EACH(struct version, v, node, &k->spares) {
         list_remove(&v->node);
         free_buffer(v);
-        mem_free(v);
+        version_forget(v);
     }
     LIST_EACH(struct version, v, node, &k->versions) {
         assert(v->holds == 0);
         list_remove(&v->node);
         free_buffer(v);
-        mem_free(v);
+        version_forget(v);
     }
     k->buffers = 0;
     k->current = NULL;

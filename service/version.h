@@ -42,6 +42,10 @@ void version_fetch(struct version *v, struct task *t);
 /* To be called first by t->run when it was told OK. */
 void version_fetched(struct version *v);
 
+/* A struct without memory, to be filled: one of the key's own, or allocated. NULL: no memory. */
+struct version *version_blank(struct key *k);
+void version_forget(struct version *v);      /* gives such a struct back; NULL is nothing */
+
 void version_free_all(struct key *k);
 
 #endif

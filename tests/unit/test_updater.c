@@ -289,9 +289,11 @@ static struct updater_use used_as(const struct updater *u, const char *name, enu
 static double hyper(const struct updater *u, const struct updater_use *use, const char *name)
 {
     const struct updater_row *row = updater_row_find(bytes_text(updater_type(u)));
+    double hypers[UPDATER_HYPERS_MAX];
 
+    use_hypers(u, use, hypers);
     for (unsigned i = 0; i < row->hyper_count; i++)
-        if (strcmp(row->hypers[i].name, name) == 0) return use->hypers[i];
+        if (strcmp(row->hypers[i].name, name) == 0) return hypers[i];
     test_fail(__FILE__, __LINE__, "%s has no %s", row->name, name);
 }
 
