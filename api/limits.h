@@ -29,6 +29,7 @@ enum {
     JSON_DEPTH_MAX = 32,
     DIMS_MAX = 8,
     ENTRIES_MAX = 32768,             /* keys in one frame */
+    STATS_KEYS_MAX = 256,            /* whose norms one request asks for */
     FAULT_TEXTS_MAX = 64,            /* entries of one answer that are refused with a sentence; others with the code */
 
     STORES_MAX = 1024,

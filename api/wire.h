@@ -45,7 +45,8 @@ struct wire_id { uint8_t at[16]; };          /* of a worker or of a daemon's lif
     X(28, ResetStore,         json, WIRE_WRITES)             \
     X(29, Workers,            json, 0)                       \
     X(30, Rounds,             json, 0)                       \
-    X(31, UpdaterCheck,       json, 0)
+    X(31, UpdaterCheck,       json, 0)                       \
+    X(34, KeyStats,           json, 0)
 /* Taken for later rows: 14 RowPull, 16 Cancel, 21 SetCompression, 23 Snapshot, 25 Command. */
 
 enum wire_method {

@@ -5,6 +5,7 @@
 #include "service/staging.h"
 #include "service/store.h"
 #include "service/wait.h"
+#include "service/watch.h"
 
 #include <assert.h>
 #include <string.h>
@@ -29,6 +30,7 @@ enum status core_init(struct core *c, struct device *d, const uint8_t seed[16], 
     memcpy(c->seed, seed, sizeof c->seed);
     c->staging_max = staging_max > 0 ? staging_max : quarter_of_memory();
     list_init(&c->stagings);
+    list_init(&c->watches);
     list_init(&c->waits);
     list_init(&c->decided);
     for (unsigned i = 0; i < CORE_QUEUES; i++) list_init(&c->tasks[i]);
@@ -85,6 +87,7 @@ uint64_t core_tick(struct core *c, uint64_t now_ms)
         if (!list_empty(&c->stagings)) next = c->now_ms + 1000;
         for (struct store *s; (s = map_next(c->stores, &at)) != NULL;) next = earlier(next, store_tick(s, c->now_ms));
     }
+    next = earlier(next, watches_tick(c));
     return earlier(next, waits_tick(c, c->now_ms));
 }
 

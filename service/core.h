@@ -62,6 +62,10 @@ struct core {
     size_t cache_count;
     uint64_t cache_bytes;
 
+    struct list watches;                     /* of keys that somebody looks at (watch.h) */
+    size_t watch_count;
+    uint64_t watch_cost;                     /* elements of their keys */
+
     struct list waits;                       /* that hang */
     struct list decided;                     /* that are to be answered; the edge empties it after each turn */
     bool embedded;                           /* nobody else: no time-outs run */

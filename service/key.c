@@ -4,6 +4,7 @@
 #include "service/base/mem.h"
 #include "service/store.h"
 #include "service/wait.h"
+#include "service/watch.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -52,6 +53,7 @@ static void key_free(struct task *t, enum status s)
 
     (void)s;
     k->core->key_count--;
+    watch_free(k);
     version_free_all(k);
     state_fini(k);
     mem_free((void *)k->name.text.at);
@@ -177,6 +179,7 @@ static void update_ran(struct task *t, enum status s)
     } else {
         version_release(u->to);
     }
+    watch_step_end(k, u, s == STATUS_OK);
     update_end(u, s == STATUS_OK ? NULL : &e);
     update_next(k);
     key_drop(k);
@@ -218,11 +221,17 @@ static enum status update_start(struct update *u, struct error *e)
     /* A set is no step of the optimizer: its state stays, and only the master follows. */
     if (u->kind == UPDATE_SET) s.rule = RULE_assign, s.master = state_at(&k->state, STATE_MASTER);
     else state_step(k, u, &s, &u->product);
-    if (s.count == 0 || update_by_exchange(u, s.rule)) return STATUS_OK;
-    s.from = k->current->mem;
-    s.to = u->to->mem;
-    st = device_step(k->queue, &s);
-    if (st == STATUS_OK) return st;
+    watch_step_begin(k, u, &s);
+    if (s.count == 0) return STATUS_OK;
+    if (!update_by_exchange(u, s.rule)) {
+        s.from = k->current->mem;
+        s.to = u->to->mem;
+        st = device_step(k->queue, &s);
+    }
+    if (st == STATUS_OK) {
+        watch_step_given(k, u);
+        return st;
+    }
     version_release(u->to);
     u->to = NULL;
     *e = *device_error(k->core->device);
@@ -245,6 +254,7 @@ static void update_next(struct key *k)
             core_after(k->core, k->queue_index, &u->task);
         } else {
             core_quiet(k->core, k->queue_index); /* its sum may still be being made */
+            watch_step_end(k, u, false);
             update_end(u, &e);
         }
     }

@@ -12,6 +12,7 @@
 struct store;
 struct round;
 struct updater;
+struct watch;
 
 /* A key's name as a store has it. */
 struct key_name {
@@ -62,6 +63,7 @@ struct key {
     struct list spares;
     struct list updates;                     /* waiting */
     struct list waiters;                     /* conditions */
+    struct watch *watch;                     /* owned; NULL: nobody looks at its statistics */
     uint64_t pushes;
     bool busy;                               /* one is in flight */
     bool starting;                           /* update_next is at work */

@@ -183,6 +183,9 @@ enum placement data_place(struct peer *p, const struct incoming *in, void **at);
 /* The answer of a wait that has been decided. */
 void wait_answer(struct wait *w);
 
+/* Answers KeyStats: of one key, or of names, which are checked by then to be a list of a bounded number. */
+void key_stats_look(struct request *r, struct store *s, json_t *names, bool one);
+
 json_t *key_name_json(const struct key_name *n);
 enum status key_name_from_json(const json_t *v, struct key_name *out, struct error *e) MUST_CHECK;
 json_t *server_info_json(const struct server *s);

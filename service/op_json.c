@@ -773,6 +773,26 @@ static json_t *store_stats(const struct store *s)
                      s->assign_warned);
 }
 
+void method_KeyStats(struct request *r, json_t *in)
+{
+    json_t *key = json_object_get(in, "key"), *keys = json_object_get(in, "keys"), *names = NULL;
+    struct store *s;
+    struct error e;
+
+    enum status st = only(in, ONLY("store", "key", "keys"), &e);
+    if (st == STATUS_OK) st = get_store(r, in, &s, &e);
+    if (st == STATUS_OK && (key != NULL) == (keys != NULL))
+        st = error_set(&e, REASON_BAD_ARGUMENT, "/key: one key, or /keys: a list of them");
+    if (st == STATUS_OK && keys != NULL && (!json_is_array(keys) || json_array_size(keys) > STATS_KEYS_MAX))
+        st = error_set(&e, REASON_BAD_ARGUMENT, "/keys: a list of at most %d keys", STATS_KEYS_MAX);
+    if (st == STATUS_OK) {
+        names = key != NULL ? json_pack("[O]", key) : json_incref(keys);
+        if (names == NULL) st = error_set(&e, REASON_NO_MEMORY, "no memory for statistics");
+    }
+    if (!refused(r, st, &e)) key_stats_look(r, s, names, key != NULL);
+    json_decref(names);
+}
+
 static json_t *reasons_json(const uint64_t counts[REASONS_END])
 {
     json_t *j = json_object();

@@ -248,6 +248,36 @@ void handle_key_get(struct exchange *x)
     json_decref(row);
 }
 
+static json_int_t version_in(const json_t *said, const char *name)
+{
+    return json_integer_value(json_object_get(json_object_get(said, name), "version"));
+}
+
+/* The tag changes when a version has been made or measured. What workers have pulled is told without changing it. */
+void handle_key_stats(struct exchange *x)
+{
+    struct place p;
+    json_t *said = NULL;
+    char tag[96], number[24];
+
+    if (!find_place(x, &p)) return;
+    if (p.store > 0) said = ask(x, WIRE_KeyStats, json_pack("{s:I,s:o}", "store", p.store, "key", key_json(&p)));
+    else say_problem(x, REASON_NO_KEY, "store '%s' has no key '%.200s'", x->store, x->key);
+    if (said == NULL) return;
+    snprintf(tag, sizeof tag, "%" JSON_INTEGER_FORMAT ".%" JSON_INTEGER_FORMAT ".%" JSON_INTEGER_FORMAT ".%"
+             JSON_INTEGER_FORMAT, json_integer_value(json_object_get(said, "version")),
+             json_integer_value(json_object_get(said, "id")), version_in(said, "value"), version_in(said, "gradient"));
+    snprintf(number, sizeof number, "%" PRId64, p.number);
+    if (p.is_int) json_object_set_new(said, "key", json_string(number));
+    say_header(x, "ETag", "\"%s\"", tag);
+    if (!tag_listed(exchange_header(x, "If-None-Match"), tag)) {
+        say_json(x, 200, said);
+        return;
+    }
+    say_nothing(x, 304);
+    json_decref(said);
+}
+
 /* With If-Match only what is still as it was seen goes; without, whatever is there. */
 void handle_key_delete(struct exchange *x)
 {

@@ -46,6 +46,8 @@ enum { ROUTE_OPEN = 1 };             /* needs no token: nothing in it is secret 
              key_delete,   "deletes a key")                                                                        \
     X(ADMIN, GET,    "/v1/stores/{store}/keys/{key}/value",            NONE,  0,          "type format",           \
              key_value,    "the value as JSON, npy or raw bytes")                                                  \
+    X(ADMIN, GET,    "/v1/stores/{store}/keys/{key}/stats",            NONE,  0,          "type",                  \
+             key_stats,    "norms, extremes, NaNs and histograms of value, gradient and update")                  \
     X(ADMIN, GET,    "/v1/stores/{store}/updater",                     NONE,  0,          "",                      \
              updater_get,  "the updater's document")                                                               \
     X(ADMIN, PUT,    "/v1/stores/{store}/updater",                     JSON,  0,          "dry_run states",        \
@@ -66,6 +68,8 @@ enum { ROUTE_OPEN = 1 };             /* needs no token: nothing in it is secret 
              key_delete,   "the same for the store `default`")                                                     \
     X(ADMIN, GET,    "/v1/keys/{key}/value",                           NONE,  0,          "type format",           \
              key_value,    "the same for the store `default`")                                                     \
+    X(ADMIN, GET,    "/v1/keys/{key}/stats",                           NONE,  0,          "type",                  \
+             key_stats,    "the same for the store `default`")                                                     \
     X(ADMIN, GET,    "/networks/{name}",                               NONE,  ROUTE_OPEN, "",                      \
              network_page, "a page that shows a network, with live colours")                                       \
     X(ADMIN, GET,    "/ui/network.css",                                NONE,  ROUTE_OPEN, "",                      \

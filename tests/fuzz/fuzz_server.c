@@ -285,7 +285,8 @@ static void one_json(struct link *l)
 {
     static const unsigned methods[] = {WIRE_Create, WIRE_Join, WIRE_Leave, WIRE_Barrier, WIRE_Delete, WIRE_Describe,
         WIRE_List, WIRE_SetUpdater, WIRE_GetUpdater, WIRE_Stats, WIRE_Dismiss, WIRE_DeleteStore, WIRE_ListStores,
-        WIRE_Heartbeat, WIRE_Health, WIRE_Hello, WIRE_GetStore, WIRE_ResetStore, WIRE_Workers, WIRE_Rounds};
+        WIRE_Heartbeat, WIRE_Health, WIRE_Hello, WIRE_GetStore, WIRE_ResetStore, WIRE_Workers, WIRE_Rounds,
+        WIRE_KeyStats};
     unsigned method = methods[byte() % (sizeof methods / sizeof methods[0])];
     char text[512];
 
@@ -302,6 +303,10 @@ static void one_json(struct link *l)
         break;
     case WIRE_Describe:
         snprintf(text, sizeof text, "{\"store\": %u, \"keys\": [%u, %u]}", a_store(), byte() % 4, byte() % 4);
+        break;
+    case WIRE_KeyStats:
+        snprintf(text, sizeof text, byte() % 2 ? "{\"store\": %u, \"key\": %u}" : "{\"store\": %u, \"keys\": [%u, 1]}",
+                 a_store(), byte() % 4);
         break;
     case WIRE_List:
         snprintf(text, sizeof text, "{\"store\": %u, \"limit\": %u, \"after\": %u}", a_store(), byte(), byte() % 4);

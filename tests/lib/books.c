@@ -1,6 +1,7 @@
 #include "tests/lib/books.h"
 
 #include "service/op.h"
+#include "service/watch.h"
 
 #define MUST(condition) \
     do { \
@@ -84,7 +85,7 @@ static const char *workers_wrong(const struct store *s)
 
 static const char *core_wrong(const struct core *c)
 {
-    uint64_t staged = 0, reserved = 0;
+    uint64_t staged = 0, reserved = 0, elements = 0;
     size_t at = 0, tasks = 0;
 
     for (const struct store *s; (s = map_next(c->stores, &at)) != NULL;)
@@ -99,6 +100,11 @@ static const char *core_wrong(const struct core *c)
     for (unsigned i = 0; i < CORE_QUEUES; i++) tasks += length(&c->tasks[i]);
     MUST(tasks == c->task_count);
     MUST(list_empty(&c->decided));
+    LIST_EACH(const struct watch, w, node, &c->watches) {
+        MUST(w->key->watch == w && w->looked_ms <= c->now_ms);
+        elements += w->key->shape.count > WATCH_SMALL ? w->key->shape.count : WATCH_SMALL;
+    }
+    MUST(elements == c->watch_cost && length(&c->watches) == c->watch_count && c->watch_count <= WATCHES_MAX);
     return NULL;
 }
 

@@ -367,6 +367,65 @@ class Keys(Case):
         self.assertEqual(self.d.ask("DELETE", "/v1/keys/tagged?force=true")[0], 204)
         self.refused(self.d.ask("DELETE", "/v1/keys/tagged?force=yes"), 400, "invalid-argument", "true or false")
 
+    def same_stats(self, told, x, version):
+        """What REST tells of an array, beside numpy."""
+        x = np.asarray(x).astype("float64").ravel()
+        good = x[np.isfinite(x)]
+        self.assertEqual((told["version"], told["count"], told["nans"], told["infinities"], told["zeros"]),
+                         (version, x.size, np.isnan(x).sum(), np.isinf(x).sum(), (x == 0).sum()))
+        if good.size:
+            np.testing.assert_allclose([told["norm"], told["mean"]], [np.sqrt(np.sum(good**2)), good.mean()], rtol=1e-9, atol=1e-12)
+            self.assertEqual((told["min"], told["max"]), (good.min(), good.max()))
+        else:
+            self.assertEqual((told["norm"], told["mean"], told["min"], told["max"]), (0, None, None, None))
+        least = told["histogram"]["least_exponent"]
+        edges = np.concatenate([[0], 2.0 ** np.arange(least, least + 63), [np.inf]])
+        np.testing.assert_array_equal(told["histogram"]["counts"], np.histogram(np.abs(good[good != 0]), edges)[0])
+
+    def test_statistics_are_those_of_numpy(self):
+        rng = np.random.default_rng(7)
+        for dtype in ("float32", "float64", "float16", "int8", "uint8", "int32", "int64"):
+            size = 20000 if dtype == "float32" else 777
+            value = rng.normal(size=size) * 10.0 ** rng.integers(-14, 4, size=size) if dtype[0] == "f" else rng.integers(0, 100, size)
+            value = value.astype(dtype)
+            value[5] = 0
+            if dtype[0] == "f":
+                value[:4] = [np.nan, np.inf, -np.inf, -0.0]
+            self.made(f"/v1/keys/stats-{dtype}", npy(value), Content_Type="application/x-npy")
+            status, headers, told = self.d.ask("GET", f"/v1/keys/stats-{dtype}/stats")
+            self.assertEqual((status, told["dtype"], told["version"], told["gradient"], told["update"], told["update_ratio"]),
+                             (200, dtype, 1, None, None, None))
+            self.same_stats(told["value"], value, 1)
+            self.assertEqual(self.d.ask("GET", f"/v1/keys/stats-{dtype}/stats", If_None_Match=headers["ETag"])[0], 304)
+        self.made("/v1/keys/stats-none", {"data": ["NaN", "Infinity"]})
+        self.same_stats(self.d.ask("GET", "/v1/keys/stats-none/stats")[2]["value"], [np.nan, np.inf], 1)
+        self.refused(self.d.ask("GET", "/v1/keys/nowhere/stats"), 404, "no-such-key")
+        self.refused(self.d.ask("GET", "/v1/stores/nowhere/keys/w/stats"), 404, "no-such-store")
+        self.refused(self.d.ask("GET", "/v1/keys/stats-none/stats?brief=1"), 400, "unknown-parameter", "type")
+
+    def test_statistics_of_a_step(self):
+        rng = np.random.default_rng(8)
+        w, g = rng.normal(size=(2, 50000)).astype("float32")
+        g[100] = 0
+        with paramd.kv.create("dist_sync", num_workers=1, url=self.d.fields["data"], store="steps") as kv:
+            kv.init(3, w)
+            kv.set_optimizer("sgd", learning_rate=0.25)
+            told = self.d.ask("GET", "/v1/stores/steps/keys/3/stats")[2]
+            self.assertEqual((told["key"], told["key_type"], told["behind"]), ("3", "int", None))
+            kv.push(3, g)
+            new = kv.pull(3)
+            _, headers, told = self.d.ask("GET", "/v1/stores/steps/keys/3/stats")
+            self.same_stats(told["gradient"], g, 2)
+            self.same_stats(told["value"], new, 2)
+            self.same_stats(told["update"], new.astype("float64") - w, 2)
+            change = np.linalg.norm(new.astype("float64") - w) / np.linalg.norm(new.astype("float64"))
+            self.assertAlmostEqual(told["update_ratio"], change, delta=1e-9)
+            self.assertEqual((told["contributors"], told["behind"], told["staleness"]), (1, 0, None))
+            self.assertEqual(self.d.ask("GET", "/v1/stores/steps/keys/3/stats", If_None_Match=headers["ETag"])[0], 304)
+            kv.push(3, g)
+            kv.pull(3)
+            self.assertEqual(self.d.ask("GET", "/v1/stores/steps/keys/3/stats", If_None_Match=headers["ETag"])[0], 200)
+
     def test_integer_keys_have_one_address_each(self):
         self.d.ask("POST", "/v1/stores", {"store": "ints", "type": "dist_async"})
         at = "/v1/stores/ints/keys/"

@@ -13,6 +13,7 @@
 #include "tests/lib/late_device.h"
 #include "tests/lib/test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -781,6 +782,49 @@ static void op_describe(struct run *m, unsigned c)
     json_decref(j);
 }
 
+/* Of the difference, where less is given. */
+static double norm_of(const struct vec *v, const struct vec *less)
+{
+    double sum = 0, x;
+
+    for (unsigned i = 0; i < COUNT; i++) {
+        x = (double)v->v[i] - (less != NULL ? (double)less->v[i] : 0);
+        sum += x * x;
+    }
+    return sqrt(sum);
+}
+
+/* The version of the part, if it is known; its norm must be that of then. */
+static void check_norm(struct run *m, const struct mkey *k, const json_t *stats, bool is_update)
+{
+    uint64_t version = (uint64_t)json_integer_value(json_object_get(stats, "version"));
+    double norm = json_number_value(json_object_get(stats, "norm"));
+
+    if (json_is_null(stats) || version + HISTORY <= k->version + 1) return;
+    MUST(m, version >= (is_update ? 2 : 1) && version <= k->version);
+    const struct vec *less = is_update ? &k->history[(version - 1) % HISTORY] : NULL;
+    double want = norm_of(&k->history[version % HISTORY], less);
+    MUST(m, fabs(norm - want) <= 1e-12 * want);
+}
+
+static void op_look(struct run *m, unsigned c)
+{
+    unsigned key = draw(m, KEYS), settled = draw(m, 2);
+    const struct mkey *k = &m->keys[key];
+    struct error e;
+
+    if (settled) fixture_settle(m->f);
+    json_t *j = try_json(link_of(m, c), WIRE_KeyStats, &e, "{\"store\": %u, \"key\": %u}", m->store, key);
+    MUST(m, (j != NULL) == (k->id != 0));
+    if (j == NULL) return;
+    uint64_t version = (uint64_t)json_integer_value(json_object_get(j, "version"));
+    MUST(m, version == k->version || (version < k->version && !settled)); /* an update may be under way */
+    MUST(m, json_is_object(json_object_get(j, "value")));
+    check_norm(m, k, json_object_get(j, "value"), false);
+    check_norm(m, k, json_object_get(j, "update"), true);
+    json_decref(j);
+}
+
 static void op_set(struct run *m, unsigned c)
 {
     unsigned key = draw(m, KEYS), force = draw(m, 2);
@@ -1043,7 +1087,8 @@ static void one_operation(struct run *m)
     DO(55, op_init)(m, c);
     DO(63, op_wait)(m, c);
     DO(71, op_pull_part)(m, c);
-    DO(74, op_describe)(m, c);
+    DO(73, op_describe)(m, c);
+    DO(75, op_look)(m, c);
     DO(77, op_barrier)(m, c);
     DO(79, op_updater)(m, c);
     DO(81, op_set)(m, c);

@@ -249,6 +249,11 @@ static void record_scenario(void)
     json(0, WIRE_Rounds, "{\"store\": \"a\"}");
     json(0, WIRE_Workers, "{\"store\": \"a\"}");
     json(0, WIRE_GetStore, "{\"store\": \"a\"}");
+    json(0, WIRE_KeyStats, "{\"store\": 1, \"keys\": [1, 2, 77]}");
+    json(0, WIRE_KeyStats, "{\"store\": 1, \"key\": 1}");
+    push(0, WIRE_Push, 1, 1, 4, DTYPE_f32, 0, COUNT * 4);
+    push(1, WIRE_Push, 1, 1, 4, DTYPE_f32, 0, COUNT * 4);
+    json(0, WIRE_KeyStats, "{\"store\": 1, \"key\": 1}");
     json(0, WIRE_UpdaterCheck, "{\"text\": \"stored = grad\"}");
     json(0, WIRE_ResetStore, "{\"store\": \"c\"}");
     json(0, WIRE_DeleteStore, "{\"store\": \"b\"}");
