@@ -9,32 +9,54 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 1000 };               /* keys in one question */
+enum { BATCH = STATS_KEYS_MAX };     /* keys in one question */
 
 /* ---- the store's part ---------------------------------------------------------------------------------------- */
 
-/* Adds rows of Describe or List, each with the store's updater. Unknown keys are null. */
-static void add_rows(json_t *keys, const json_t *rows, const char *updater)
+/* What is asked of a store. */
+struct wanted {
+    json_int_t store;
+    const char *updater;
+    bool norms;                      /* measured, too */
+};
+
+/* The norms of the keys of these rows; NULL: not known. Unknown keys are null, here and there. */
+static json_t *norms_of(struct exchange *x, const struct wanted *w, const json_t *rows)
 {
-    json_t *row;
+    json_t *names = json_array(), *row, *said = NULL;
     size_t i;
+
+    json_array_foreach(rows, i, row) json_array_append(names, json_object_get(row, "key"));
+    if (w->norms && json_array_size(names) > 0)
+        said = ask_quietly(x, WIRE_KeyStats, json_pack("{s:I,s:O}", "store", w->store, "keys", names));
+    json_decref(names);
+    return said;
+}
+
+/* Adds rows of Describe or List, each with the store's updater. Unknown keys are null. */
+static void add_rows(struct exchange *x, json_t *keys, const struct wanted *w, const json_t *rows)
+{
+    json_t *said = norms_of(x, w, rows), *norms = json_object_get(said, "items"), *row;
+    size_t i, known = 0;
 
     json_array_foreach(rows, i, row) {
         const json_t *key = json_object_get(row, "key");
         char number[32];
         snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT, json_integer_value(key));
         if (!json_is_object(row)) continue;
-        json_array_append_new(
-            keys, json_pack("{s:s,s:O,s:O,s:O,s:s*}", "key", json_is_string(key) ? json_string_value(key) : number,
-                            "dtype", json_object_get(row, "dtype"), "shape", json_object_get(row, "shape"),
-                            "version", json_object_get(row, "version"), "updater", updater));
+        json_t *drawn = json_pack("{s:s,s:O,s:O,s:O,s:s*}", "key", json_is_string(key) ? json_string_value(key) : number,
+                                  "dtype", json_object_get(row, "dtype"), "shape", json_object_get(row, "shape"),
+                                  "version", json_object_get(row, "version"), "updater", w->updater);
+        json_t *norm = json_array_get(norms, known++);
+        if (drawn != NULL && json_is_object(norm)) json_object_update_missing(drawn, norm);
+        json_array_append_new(keys, drawn);
     }
+    json_decref(said);
 }
 
 /* What the store has of these variables. A store whose keys are integers has none: a network's parameters have
  * names. */
-static void describe(struct exchange *x, json_t *keys, json_int_t store, const json_t *variables,
-                     const char *updater)
+static void describe(struct exchange *x, json_t *keys, const struct wanted *w, const json_t *variables)
 {
     for (size_t from = 0; from < json_array_size(variables); from += BATCH) {
         json_t *part = json_array(), *said;
@@ -43,22 +65,22 @@ static void describe(struct exchange *x, json_t *keys, json_int_t store, const j
             if (*name != '\0' && strlen(name) <= KEY_NAME_SIZE_MAX) json_array_append_new(part, json_string(name));
         }
         said = json_array_size(part) > 0
-                   ? ask_quietly(x, WIRE_Describe, json_pack("{s:I,s:O}", "store", store, "keys", part))
+                   ? ask_quietly(x, WIRE_Describe, json_pack("{s:I,s:O}", "store", w->store, "keys", part))
                    : NULL;
-        add_rows(keys, json_object_get(said, "items"), updater);
+        add_rows(x, keys, w, json_object_get(said, "items"));
         json_decref(said);
         json_decref(part);
     }
 }
 
-static void list(struct exchange *x, json_t *keys, const char *store, const char *updater)
+static void list(struct exchange *x, json_t *keys, const struct wanted *w)
 {
     json_t *after = NULL, *said;
 
     do {
         said = ask_quietly(x, WIRE_List,
-                           json_pack("{s:s,s:i,s:O*}", "store", store, "limit", BATCH, "after", after));
-        add_rows(keys, json_object_get(said, "items"), updater);
+                           json_pack("{s:I,s:i,s:O*}", "store", w->store, "limit", BATCH, "after", after));
+        add_rows(x, keys, w, json_object_get(said, "items"));
         json_decref(after);
         after = json_incref(json_object_get(said, "next"));
         if (json_is_null(after)) {
@@ -72,17 +94,18 @@ static void list(struct exchange *x, json_t *keys, const char *store, const char
 
 /* Everything in the store, or with `variables` what has these names. NULL: there is no such store, and that was
  * said. */
-static json_t *store_keys(struct exchange *x, const char *name, const json_t *variables)
+static json_t *store_keys(struct exchange *x, const char *name, const char *format, const json_t *variables)
 {
     json_t *store = ask(x, WIRE_GetStore, json_pack("{s:s}", "store", name)), *keys = NULL;
 
     if (store == NULL) return NULL;
-    json_int_t id = json_integer_value(json_object_get(store, "id"));
+    struct wanted w = {.store = json_integer_value(json_object_get(store, "id")),
+                       .updater = json_string_value(json_object_get(json_object_get(store, "updater"), "type")),
+                       .norms = viz_is_measured(exchange_query(x, "color")) || strcmp(format, "json") == 0};
     const char *type = json_string_value(json_object_get(store, "key_type"));
-    const char *updater = json_string_value(json_object_get(json_object_get(store, "updater"), "type"));
     keys = json_array();
-    if (variables == NULL && id > 0) list(x, keys, name, updater);
-    else if (id > 0 && type != NULL && strcmp(type, "str") == 0) describe(x, keys, id, variables, updater);
+    if (variables == NULL && w.store > 0) list(x, keys, &w);
+    else if (w.store > 0 && type != NULL && strcmp(type, "str") == 0) describe(x, keys, &w, variables);
     json_decref(store);
     if (keys == NULL) say_problem(x, REASON_NO_MEMORY, "no memory for an answer");
     return keys;
@@ -169,7 +192,7 @@ static void draw(struct exchange *x, const char *format)
 
     if (f == NULL) return;
     if (store == NULL) store = "default";
-    json_t *keys = store_keys(x, store, f->variables);
+    json_t *keys = store_keys(x, store, format, f->variables);
     if (keys != NULL) {
         json_t *options = options_of(x, format, f->name, store, keys);
         render(x, bytes_of(f->file.at, f->file.size), options);
@@ -224,7 +247,7 @@ void handle_store_graph(struct exchange *x)
     const char *format;
 
     if (!choose_format(x, "svg", graph_formats, &format)) return;
-    json_t *keys = store_keys(x, x->store, NULL);
+    json_t *keys = store_keys(x, x->store, format, NULL);
     if (keys == NULL) return;
     json_t *options = options_of(x, format, x->store, x->store, keys);
     render(x, (struct bytes){0}, options);

@@ -133,6 +133,103 @@ int run_keys(const struct ctl *c)
     return 0;
 }
 
+/* A key as the store has them: in one of texts "3" is a text. */
+static json_t *key_json(const struct ctl *c, const char *store_type)
+{
+    const char *type = c->key_type != NULL ? c->key_type : store_type, *text = c->args[0];
+    char *end;
+
+    errno = 0;
+    long long n = strtoll(text, &end, 10);
+    bool is_number = errno == 0 && end != text && *end == '\0';
+    if (is_number && (type == NULL || strcmp(type, "int") == 0)) return json_integer(n);
+    return json_string(text); /* NULL: it is not UTF-8 */
+}
+
+/* Bars between the powers of two that hold them: from the smallest numbers there are to the largest. */
+static json_t *histogram_text(const json_t *histogram)
+{
+    static const char *const heights[] = {"\u2581", "\u2582", "\u2583", "\u2584", "\u2585", "\u2586", "\u2587", "\u2588"};
+    const json_t *counts = json_object_get(histogram, "counts"), *v;
+    json_int_t least = json_integer_value(json_object_get(histogram, "least_exponent")), most = 0;
+    size_t i, first = SIZE_MAX, last = 0;
+    char text[CELL_SIZE];
+
+    json_array_foreach(counts, i, v) {
+        if (json_integer_value(v) == 0) continue;
+        if (first == SIZE_MAX) first = i;
+        last = i;
+        if (json_integer_value(v) > most) most = json_integer_value(v);
+    }
+    if (first == SIZE_MAX) return json_null();
+    size_t n = first == 0 ? (size_t)snprintf(text, sizeof text, "0 ")
+                          : (size_t)snprintf(text, sizeof text, "2^%lld ", (long long)(least + (json_int_t)first - 1));
+    for (i = first; i <= last && n < sizeof text - 16; i++) {
+        json_int_t count = json_integer_value(json_array_get(counts, i));
+        const char *bar = count > 0 ? heights[(int)(7 * ((double)count / (double)most))] : " ";
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s", bar);
+    }
+    if (last + 1 < json_array_size(counts)) snprintf(text + n, sizeof text - n, " 2^%lld", (long long)(least + (json_int_t)last));
+    return json_string(text);
+}
+
+static json_t *stats_rows(const json_t *said)
+{
+    static const char *const parts[] = {"value", "gradient", "update"};
+    json_t *rows = json_array();
+
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        json_t *part = json_object_get(said, parts[i]), *row = json_is_object(part) ? json_copy(part) : json_object();
+        json_object_set_new(row, "of", json_string(parts[i]));
+        json_object_set_new(row, "bars", histogram_text(json_object_get(part, "histogram")));
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+static void print_stats(const struct ctl *c, const json_t *said)
+{
+    json_t *rows = stats_rows(said);
+    char a[CELL_SIZE], b[CELL_SIZE];
+
+    print_fact(c, stdout, "version", "%llu of %s", whole(said, "version"), cell(json_object_get(said, "dtype"), LOOK_TEXT, a));
+    print_fact(c, stdout, "ratio", "%s, norm of update by norm of value",
+               cell(json_object_get(said, "update_ratio"), LOOK_NUMBER, a));
+    print_fact(c, stdout, "staleness", "%s of the last push, %s of the slowest worker",
+               cell(json_object_get(said, "staleness"), LOOK_NUMBER, a),
+               cell(json_object_get(said, "behind"), LOOK_NUMBER, b));
+    putchar('\n');
+    PRINT_TABLE(c, stdout, rows,
+                {"OF", "of", LOOK_TEXT}, {"VERSION", "version", LOOK_NUMBER}, {"NORM", "norm", LOOK_NUMBER},
+                {"MEAN", "mean", LOOK_NUMBER}, {"MIN", "min", LOOK_NUMBER}, {"MAX", "max", LOOK_NUMBER},
+                {"NAN", "nans", LOOK_NUMBER}, {"INF", "infinities", LOOK_NUMBER}, {"ZERO", "zeros", LOOK_NUMBER},
+                {"SIZES", "bars", LOOK_TEXT});
+    json_decref(rows);
+}
+
+int run_stats(const struct ctl *c)
+{
+    int code = EXIT_ERROR;
+    struct paramd *kv = open_daemon(c, &code);
+    json_t *store = kv != NULL ? ask_on(c, kv, "GetStore", of_store(c), &code) : NULL, *said = NULL, *in;
+
+    if (store != NULL) {
+        in = of_store(c);
+        json_t *key = key_json(c, json_string_value(json_object_get(store, "key_type")));
+        if (key == NULL) code = complain_usage("a name is no UTF-8");
+        else json_object_set_new(in, "key", key);
+        if (key != NULL) said = ask_on(c, kv, "KeyStats", in, &code);
+        else json_decref(in);
+    }
+    json_decref(store);
+    paramd_close(kv);
+    if (said == NULL) return code;
+    if (c->json) return show_json(said);
+    print_stats(c, said);
+    json_decref(said);
+    return 0;
+}
+
 static int dismiss(const struct ctl *c, const char *who)
 {
     int code = EXIT_ERROR;

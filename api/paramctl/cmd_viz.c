@@ -3,6 +3,8 @@
 #include "api/paramctl/paramctl.h"
 
 #include "api/client/paramd_viz.h"
+#include "api/limits.h"
+#include "web/viz/viz.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -48,17 +50,34 @@ static json_t *key_row(const json_t *row, const char *updater)
                      json_object_get(row, "version"), "updater", updater);
 }
 
+/* Adds what the store measures to the last `count` rows, in the order of the keys that List told. */
+static void add_norms(const struct ctl *c, struct paramd *kv, json_t *keys, const json_t *told, int *code)
+{
+    size_t count = json_array_size(told), first = json_array_size(keys) - count, i;
+    json_t *names = json_array(), *row, *said;
+
+    json_array_foreach(told, i, row) json_array_append(names, json_object_get(row, "key"));
+    said = ask_on(c, kv, "KeyStats", json_pack("{s:s,s:o}", "store", store_name(c), "keys", names), code);
+    json_array_foreach(json_object_get(said, "items"), i, row)
+        if (i < count && json_is_object(row)) json_object_update_missing(json_array_get(keys, first + i), row);
+    json_decref(said);
+}
+
 static json_t *list_keys(const struct ctl *c, struct paramd *kv, const char *updater, int *code)
 {
+    bool measured = viz_is_measured(c->color_by);
     json_t *keys = json_array(), *after = NULL, *row;
     size_t i;
 
     do {
         json_t *said = ask_on(c, kv, "List",
-                              json_pack("{s:s,s:i,s:O*}", "store", store_name(c), "limit", 1000, "after", after),
+                              json_pack("{s:s,s:i,s:O*}", "store", store_name(c), "limit",
+                                        measured ? (int)STATS_KEYS_MAX : 1000, "after", after),
                               code);
         json_array_foreach(json_object_get(said, "items"), i, row)
             json_array_append_new(keys, key_row(row, updater));
+        if (measured && json_array_size(json_object_get(said, "items")) > 0)
+            add_norms(c, kv, keys, json_object_get(said, "items"), code);
         json_decref(after);
         after = json_is_null(json_object_get(said, "next")) ? NULL : json_incref(json_object_get(said, "next"));
         json_decref(said);
@@ -97,7 +116,7 @@ static const char *format_of(const struct ctl *c)
 static json_t *options_of(const struct ctl *c, const char *format, json_t *keys)
 {
     const struct { const char *name, *value; } texts[] = {
-        {"view", c->view}, {"direction", c->direction}, {"color", c->color_by}, {"shapes", c->shape},
+        {"engine", c->engine}, {"view", c->view}, {"direction", c->direction}, {"color", c->color_by}, {"shapes", c->shape},
         {"expand", c->expand},
     };
     json_t *o = json_pack("{s:s,s:s,s:O*}", "format", format, "store", store_name(c), "keys", keys);

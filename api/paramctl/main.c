@@ -9,7 +9,8 @@
 #include <unistd.h>
 
 enum flag_kind { FLAG_TEXT, FLAG_ON, FLAG_BYTES, FLAG_SECONDS };
-enum { ANYWHERE = 1, KEYS = 2, GET = 4, PULL = 8, PUT = 16, PUSH = 32, BENCH = 64, TOP = 128, VIZ = 256, SUMMARY = 512 };
+enum { ANYWHERE = 1, KEYS = 2, GET = 4, PULL = 8, PUT = 16, PUSH = 32, BENCH = 64, TOP = 128, VIZ = 256, SUMMARY = 512,
+       STATS = 1024 };
 
 static const struct flag_row {
     const char *name, *argument;
@@ -32,7 +33,7 @@ static const struct flag_row {
      "until there is a newer version; push: until it is applied"},
     {"force", "", FLAG_ON, offsetof(struct ctl, force), PUT, "also while a round of the key is open, which fails"},
     {"dtype", "TYPE", FLAG_TEXT, offsetof(struct ctl, dtype), PUT | PUSH, "of a JSON value [the key's, else float32]"},
-    {"key-type", "int|str", FLAG_TEXT, offsetof(struct ctl, key_type), GET | PULL | PUT | PUSH,
+    {"key-type", "int|str", FLAG_TEXT, offsetof(struct ctl, key_type), GET | PULL | PUT | PUSH | STATS,
      "of KEY [the store's; in an empty store a number is a number]"},
     {"size", "BYTES", FLAG_BYTES, offsetof(struct ctl, size), BENCH, "of the large value [4m]"},
     {"seconds", "SECONDS", FLAG_SECONDS, offsetof(struct ctl, seconds), BENCH, "for all of it [4]"},
@@ -41,6 +42,8 @@ static const struct flag_row {
     {"out", "FILE", FLAG_TEXT, offsetof(struct ctl, out), VIZ | SUMMARY, "or -o: write there [stdout]"},
     {"format", "FORMAT", FLAG_TEXT, offsetof(struct ctl, format), VIZ,
      "svg png pdf dot json text [by the name of the file, else svg]"},
+    {"engine", "own|dot", FLAG_TEXT, offsetof(struct ctl, engine), VIZ,
+     "who places the boxes; dot is Graphviz's, of the package graphviz [own]"},
     {"view", "VIEW", FLAG_TEXT, offsetof(struct ctl, view), VIZ, "default full blocks mxnet [default]"},
     {"direction", "WAY", FLAG_TEXT, offsetof(struct ctl, direction), VIZ, "down up right [down]"},
     {"color", "WHAT", FLAG_TEXT, offsetof(struct ctl, color_by), VIZ, "op size version updater norm ... [op]"},
@@ -75,6 +78,9 @@ static const struct command {
      "  paramctl push bias grad.npy --wait\n"},
     {"pull", "KEY...", 1, ARGS_MAX, PULL, run_pull, "several values, each of one version: what they are like, or files",
      "  paramctl pull w b --into /tmp/model\n"},
+    {"stats", "KEY", 1, 1, STATS, run_stats, "norms, extremes, NaNs and histograms of a key",
+     "Looking starts the measuring: gradient and update are told from the next step on.\n"
+     "  paramctl stats fc1_weight\n"},
     {"updater", "[get|set FILE|JSON|check FILE]", 0, 2, ANYWHERE, run_updater, "the updater of a store",
      "  paramctl updater set '{\"type\": \"sgd\", \"learning_rate\": 0.1}'\n"
      "  paramctl updater check rule.txt    a text in the updater language: what it needs and does; no daemon is asked\n"},

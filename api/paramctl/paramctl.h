@@ -5,7 +5,7 @@
  *   ask.c        handles, JSON methods, errors
  *   table.c      tables and facts for people
  *   value.c      values as text, as JSON and out of arguments; npy.c the same as .npy
- *   cmd_look.c   info health stores keys workers rounds updater call describe
+ *   cmd_look.c   info health stores keys stats workers rounds updater call describe
  *   cmd_value.c  get pull put push
  *   cmd_bench.c, cmd_top.c, cmd_viz.c (viz summary) */
 #ifndef API_PARAMCTL_PARAMCTL_H
@@ -26,7 +26,7 @@ struct ctl {
     double timeout;                              /* seconds, to connect */
     bool json, color;
     const char *npy, *into, *dtype, *key_type;   /* flags of single commands */
-    const char *out, *format, *view, *direction, *color_by, *shape, *expand;
+    const char *out, *format, *engine, *view, *direction, *color_by, *shape, *expand;
     bool force, wait, once, live, as_text;
     uint64_t limit, size;
     double seconds, interval;
@@ -38,6 +38,7 @@ int run_info(const struct ctl *c);
 int run_health(const struct ctl *c);
 int run_stores(const struct ctl *c);
 int run_keys(const struct ctl *c);
+int run_stats(const struct ctl *c);
 int run_workers(const struct ctl *c);
 int run_rounds(const struct ctl *c);
 int run_updater(const struct ctl *c);

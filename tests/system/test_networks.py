@@ -217,8 +217,8 @@ class Drawings(unittest.TestCase):
 
 
 class Command(unittest.TestCase):
-    def run_it(self, *words, code=0):
-        done = subprocess.run([PARAMCTL, *words], capture_output=True, text=True, timeout=30, cwd=self.folder.name)
+    def run_it(self, *words, code=0, env=None):
+        done = subprocess.run([PARAMCTL, *words], capture_output=True, text=True, timeout=90, cwd=self.folder.name, env=env)
         self.assertEqual(done.returncode, code, done.stderr)
         return done.stdout if code == 0 else done.stderr
 
@@ -236,6 +236,29 @@ class Command(unittest.TestCase):
         self.assertTrue(pathlib.Path(self.folder.name, 'net.gv').read_text().startswith('digraph'))
         self.assertTrue(self.run_it('viz', 'net.json', '--text').startswith('1. Inputs:'))
         self.assertEqual(len(json.loads(self.run_it('viz', 'net.json', '--format', 'json'))['nodes']), 9)
+
+    def test_graphviz_places_the_boxes_when_it_is_asked_to(self):
+        no_programs = dict(os.environ, PATH=self.folder.name)
+        self.assertIn('install the package graphviz', self.run_it('viz', 'net.json', '--engine=dot', code=1, env=no_programs))
+        self.assertIn('svg, png and pdf', self.run_it('viz', 'net.json', '--engine=dot', '--format', 'json', code=1))
+        self.assertIn('none of own, dot', self.run_it('viz', 'net.json', '--engine', 'neato', code=1))
+        # a program of this name gets our DOT text on stdin, by itself and not by a shell
+        other = pathlib.Path(self.folder.name, 'dot')
+        other.write_text('#!/bin/sh\nread first\necho "$*|$first"\n')
+        other.chmod(0o755)
+        told = self.run_it('viz', 'net.json', '--engine=dot', '--format', 'png', env=no_programs)
+        self.assertEqual(told, '-Tpng -Gcharset=UTF-8|digraph "plot" {\n')
+        other.write_text('#!/bin/sh\nexit 1\n')
+        self.assertIn("'own' can be had", self.run_it('viz', 'net.json', '--engine=dot', code=1, env=no_programs))
+
+    @unittest.skipUnless(shutil.which('dot'), 'dot is not here')
+    def test_graphviz_draws_what_we_write(self):
+        self.run_it('viz', 'net.json', '--engine=dot', '-o', 'net.svg')
+        drawing = xml.parse(os.path.join(self.folder.name, 'net.svg')).getroot()
+        self.assertEqual([g.get('class') for g in drawing.iter(SVG + 'g')].count('node'), 9)
+        self.assertIn('sum_ reducción', ''.join(drawing.itertext()))
+        self.run_it('viz', 'net.json', '--engine=dot', '-o', 'net.pdf')
+        self.assertEqual(pathlib.Path(self.folder.name, 'net.pdf').read_bytes()[:4], b'%PDF')
 
     def test_summary_counts(self):
         self.assertIn('Total params: 96,000', self.run_it('summary', 'net.json', '--shape', 'user=8;item=8'))
@@ -336,6 +359,62 @@ class Daemon(unittest.TestCase):
             done = subprocess.run([PARAMCTL, 'viz', '--url', self.fields['data'], '--text'], capture_output=True, text=True, timeout=20)
             self.assertIn('`item_embed_weight` 500x64', done.stdout)
 
+    def parameters(self, at, color):
+        nodes = self.ask('GET', f'{at}/graph?format=json&color={color}')[2]['nodes']
+        return {p['name']: p for n in nodes for p in n.get('parameters', [])}
+
+    def test_norms_ratio_and_staleness_are_those_of_the_store(self):
+        at, rng = self.put('measured'), np.random.default_rng(3)
+        w, g = ({'user_embed_weight': rng.normal(size=(1000, 64)).astype('float32'),
+                 'item_embed_weight': rng.normal(size=(500, 64)).astype('float32') * scale} for scale in (10, 1000))
+        with self.store() as kv:
+            for name in w:
+                kv.init(name, w[name])
+            kv.set_optimizer('sgd', learning_rate=0.125)
+            told = self.parameters(at, 'norm')
+            for name in w:
+                self.assertAlmostEqual(told[name]['norm'] / np.linalg.norm(w[name].astype('float64')), 1, delta=1e-6)
+                self.assertNotIn('grad_norm', told[name])
+            drawing = self.ask('GET', at + '/graph?color=grad_norm')[2].decode()
+            self.assertIn('not known', drawing)
+            for name in w:
+                kv.pull(name)
+                kv.push(name, g[name])
+                kv.wait()
+            told = self.parameters(at, 'grad_norm')
+            for name in w:
+                kv.push(name, g[name])
+                kv.wait()
+                old, new = w[name].astype('float64'), (w[name] - np.float32(0.125) * g[name]).astype('float64')
+                self.assertAlmostEqual(told[name]['grad_norm'] / np.linalg.norm(g[name].astype('float64')), 1, delta=1e-6)
+                self.assertAlmostEqual(told[name]['update_ratio'] / (np.linalg.norm(new - old) / np.linalg.norm(new)), 1, delta=1e-5)
+                self.assertEqual(told[name]['staleness'], 1)
+            self.assertEqual(self.parameters(at, 'staleness')['item_embed_weight']['staleness'], 2)
+            for color in ('norm', 'grad_norm', 'update_ratio', 'staleness'):
+                drawing = self.ask('GET', f'{at}/graph?color={color}')[2].decode()
+                self.assertNotIn('not known', drawing, color)
+                self.assertRegex(drawing, 'class="b[^"]* q[0-6]', color)
+            tree = self.ask('GET', '/v1/stores/default/graph?format=json')[2]
+            self.assertTrue(any('norm' in p for n in tree['nodes'] for p in n.get('parameters', [n])))
+            done = subprocess.run([PARAMCTL, 'viz', '--url', self.fields['data'], '--format', 'json', '--color', 'norm'],
+                                  capture_output=True, text=True, timeout=20)
+            self.assertIn('"norm":', done.stdout)
+            drawn = json.loads(viz.draw(factorization(), 'json', store=kv, color='norm'))
+            drawn = {p['name']: p for n in drawn['nodes'] for p in n.get('parameters', [])}
+            # of the newest version, or of the one before when its turn has not come again
+            name = 'item_embed_weight'
+            possible = [np.linalg.norm(w[name].astype('float64') - steps * 0.125 * g[name]) for steps in (1, 2)]
+            self.assertLess(min(abs(drawn[name]['norm'] / norm - 1) for norm in possible), 1e-6)
+
+    def test_nobody_who_does_not_look_at_norms_has_them_measured(self):
+        at = self.put('plain')
+        with self.store() as kv:
+            kv.init('user_embed_weight', np.ones((1000, 64), np.float32))
+            self.ask('GET', at + '/graph?color=version')
+            kv.push('user_embed_weight', np.ones((1000, 64), np.float32))
+            kv.wait()
+            self.assertIsNone(self.ask('GET', '/v1/keys/user_embed_weight/stats')[2]['gradient'])
+
     def test_what_is_wrong_is_told(self):
         at = self.put('wrong')
         for path, status, word in ((at + '/graph?format=gif', 400, 'svg'), (at + '/graph?view=pretty', 400, 'blocks'),
@@ -369,14 +448,31 @@ class Daemon(unittest.TestCase):
             self.assertEqual(self.ask('GET', part.decode())[0], 200, part)
         self.assertNotRegex(page.decode(), r'<script>|style=|onclick')
 
+    def browse(self, path):
+        """What a browser makes of a page."""
+        with tempfile.TemporaryDirectory() as folder:
+            return subprocess.run(['chromium', '--headless', '--no-sandbox', '--disable-gpu', f'--user-data-dir={folder}',
+                                   '--virtual-time-budget=5000', '--enable-logging=stderr', '--dump-dom',
+                                   self.fields['admin'] + path], capture_output=True, text=True, timeout=90)
+
+    @unittest.skipUnless(shutil.which('chromium'), 'chromium is not here')
+    def test_a_browser_shows_a_key_and_links_to_the_networks(self):
+        self.put('linked')
+        with self.store() as kv:
+            kv.init('seen <b>', np.array([3, 4, 0, np.nan], np.float32))
+            done = self.browse('/#key=seen+%3Cb%3E')
+        self.assertIn('<a href="/networks/linked#store=default">linked</a>', done.stdout)
+        self.assertRegex(done.stdout, r'<b id="key">seen &lt;b&gt;</b>')
+        self.assertRegex(done.stdout, r'<td>value</td><td class="n">1</td><td class="n">5</td>')
+        self.assertIn('<td class="n bad">1</td>', done.stdout)
+        self.assertRegex(done.stdout, r'<svg class="bars"[^>]*><rect')
+        self.assertNotIn('Content Security Policy', done.stderr)
+        self.assertNotIn('Uncaught', done.stderr)
+
     @unittest.skipUnless(shutil.which('chromium'), 'chromium is not here')
     def test_a_browser_shows_the_network(self):
         self.put('shown')
-        with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run(['chromium', '--headless', '--no-sandbox', '--disable-gpu', f'--user-data-dir={folder}',
-                                   '--virtual-time-budget=5000', '--enable-logging=stderr', '--dump-dom',
-                                   self.fields['admin'] + '/networks/shown#color=size&find=reducci%C3%B3n'],
-                                  capture_output=True, text=True, timeout=90)
+        done = self.browse('/networks/shown#color=size&find=reducci%C3%B3n')
         self.assertEqual(done.stdout.count('<g id="n'), 9, done.stderr[-2000:])
         self.assertIn('1 found', done.stdout)
         self.assertIn('graph colored', done.stdout)

@@ -290,6 +290,17 @@ class Values(Base):
         self.ctl("get", "f32", "--store", "nowhere", status=NOT_FOUND, says="nowhere")
         self.ctl("get", "f32", "--npy", "/nonexistent/x.npy", status=ERROR, says="No such file")
 
+    def test_stats_of_a_key(self):
+        rows = self.table("stats", "odd")
+        value = next(r for r in rows if r[0] == "value")
+        self.assertEqual((value[1], float(value[2]), value[6:8]), ("1", 1.0, ["1", "2"]))
+        self.assertIn("1 of float32", rows[0])
+        j = self.json("stats", "f64")
+        self.assertAlmostEqual(j["value"]["norm"], np.linalg.norm(self.values["f64"].astype("float64")), places=6)
+        self.assertEqual((j["gradient"], j["update_ratio"]), (None, None))
+        self.ctl("stats", "nope", status=NOT_FOUND, says="'nope'")
+        self.ctl("stats", "f32", "--store", "nowhere", status=NOT_FOUND, says="nowhere")
+
     def test_pull_summarises_several_and_writes_files(self):
         head, *rows = self.table("pull", "f64", "odd", "none", "large")
         self.assertEqual(head[0::2], ["KEY", "VERSION", "MEAN", "NAN/INF"])

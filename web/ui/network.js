@@ -142,7 +142,7 @@ function changed(refit) {
 
 function activate(target) {
   const key = target.closest("[data-key]"), box = target.closest("g.b[id]");
-  if (key) location.href = "/#" + new URLSearchParams({store: at("store").value || "default", prefix: key.dataset.key});
+  if (key) location.href = "/#" + new URLSearchParams({store: at("store").value || "default", prefix: key.dataset.key, key: key.dataset.key});
   else if (box && box.classList.contains("group")) {
     open.add(box.id);
     changed(false);

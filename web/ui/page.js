@@ -4,7 +4,7 @@
 const PERIOD_MS = 2000;
 const at = id => document.getElementById(id);
 const picked = new URLSearchParams(location.hash.slice(1));
-let store = picked.get("store") || "default", prefix = picked.get("prefix") || "", cursor = "", following = "", timer = 0;
+let store = picked.get("store") || "default", prefix = picked.get("prefix") || "", cursor = "", following = "", timer = 0, key = picked.get("key") || "";
 
 class Refused extends Error {
   constructor(status, text) { super(text); this.status = status; }
@@ -109,6 +109,75 @@ function valueLink(key, form, accept) {
   return link;
 }
 
+// ---- a key ---------------------------------------------------------------------------------------------------------
+
+const address = () => "#" + new URLSearchParams({store, ...(prefix && {prefix}), ...(key && {key})});
+
+const measured = v => make("td", v === null ? "-" : Number(v.toPrecision(4)).toString(), "n");
+
+// How many elements there are of each size, by powers of two, from the smallest that there is to the largest.
+function bars(histogram) {
+  const counts = histogram.counts, first = counts.findIndex(c => c > 0), last = counts.findLastIndex(c => c > 0);
+  const most = Math.max(...counts), space = "http://www.w3.org/2000/svg", svg = document.createElementNS(space, "svg");
+  if (first < 0) return make("span", "-", "soft");
+  const width = 6 * (last - first + 1), power = i => "2^" + (histogram.least_exponent + i);
+  svg.setAttribute("class", "bars");
+  svg.setAttribute("width", Math.max(width, 72));
+  svg.setAttribute("height", 40);
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", "sizes from " + power(first - 1) + " to " + power(last));
+  for (let i = first; i <= last; i++) {
+    const high = counts[i] ? Math.max(1, 26 * counts[i] / most) : 0, r = document.createElementNS(space, "rect"), tip = document.createElementNS(space, "title");
+    for (const [name, v] of Object.entries({x: 6 * (i - first), y: 26 - high, width: 5, height: high})) r.setAttribute(name, v);
+    tip.textContent = counts[i].toLocaleString("en") + " from " + (i ? power(i - 1) : "0") + " to " + (i + 1 < counts.length ? power(i) : "infinity");
+    r.append(tip);
+    svg.append(r);
+  }
+  for (const [x, text, anchor] of [[0, power(first - 1), "start"], [Math.max(width, 72), power(last), "end"]]) {
+    const label = document.createElementNS(space, "text");
+    label.setAttribute("x", x);
+    label.setAttribute("y", 38);
+    label.setAttribute("text-anchor", anchor);
+    label.textContent = text;
+    svg.append(label);
+  }
+  return svg;
+}
+
+function showStats(told) {
+  const known = (name, v) => fact(name, v === null ? "not known" : Number(v.toPrecision(4)).toString());
+  at("chosen").hidden = !told;
+  if (!told) return;
+  at("key").textContent = told.key;
+  at("measured").replaceChildren(fact("version", told.version), fact("dtype", told.dtype), known("update by value", told.update_ratio),
+    known("staleness of the last push", told.staleness), known("slowest worker behind", told.behind));
+  at("soon").hidden = told.gradient !== null;
+  at("stats").replaceChildren(...["value", "gradient", "update"].filter(part => told[part]).map(part => {
+    const s = told[part], sizes = make("td");
+    sizes.append(bars(s.histogram));
+    return row(make("td", part), number(s.version), measured(s.norm), measured(s.mean), measured(s.min), measured(s.max),
+      number(s.nans, s.nans > 0), number(s.infinities, s.infinities > 0), number(s.zeros), sizes);
+  }));
+}
+
+// One that has gone meanwhile is no reason to show nothing else.
+async function lookAtKey() {
+  if (!key) return null;
+  return get(base() + "/keys/" + encodeURIComponent(key) + "/stats").catch(e => {
+    if (e.status === 404) return null;
+    throw e;
+  });
+}
+
+function showNetworks(networks) {
+  at("drawn").hidden = networks.items.length === 0;
+  at("networks").replaceChildren(...networks.items.map(n => {
+    const link = make("a", n.name);
+    link.href = "/networks/" + encodeURIComponent(n.name) + "#" + new URLSearchParams({store});
+    return link;
+  }));
+}
+
 function showKeys(keys) {
   following = keys.next_cursor || "";
   at("count").textContent = keys.total.toLocaleString("en");
@@ -118,7 +187,10 @@ function showKeys(keys) {
   at("keys").replaceChildren(...keys.items.map(k => {
     const value = make("td");
     value.append(valueLink(k, "json", "application/json"), valueLink(k, "npy", "application/x-npy"));
-    return row(make("td", k.key, "name"), make("td", k.dtype), make("td", k.shape.length ? k.shape.join(" × ") : "scalar"),
+    const name = make("td", undefined, "name"), link = make("a", k.key);
+    link.href = "#" + new URLSearchParams({store, ...(prefix && {prefix}), key: k.key});
+    name.append(link);
+    return row(name, make("td", k.dtype), make("td", k.shape.length ? k.shape.join(" × ") : "scalar"),
       number(k.version), make("td", size(k.bytes), "n"), value);
   }));
 }
@@ -135,11 +207,13 @@ async function look() {
   if (prefix) query.set("prefix", prefix);
   if (cursor) query.set("cursor", cursor);
   try {
-    const [info, stores] = await Promise.all([get("/v1/info"), get("/v1/stores")]);
+    const [info, stores, networks] = await Promise.all([get("/v1/info"), get("/v1/stores"), get("/v1/networks")]);
     at("token").hidden = true;
     showInfo(info);
     showStores(stores);
-    const [keys, workers, rounds] = await Promise.all([get(base() + "/keys?" + query), get(base() + "/workers"), get(base() + "/rounds")]);
+    showNetworks(networks);
+    const [keys, workers, rounds, stats] = await Promise.all([get(base() + "/keys?" + query), get(base() + "/workers"), get(base() + "/rounds"), lookAtKey()]);
+    showStats(stats);
     showKeys(keys);
     showWorkers(workers);
     showRounds(rounds);
@@ -152,9 +226,10 @@ async function look() {
   if (!document.hidden) timer = setTimeout(look, PERIOD_MS);
 }
 
-function pick(name, start) {
+function pick(name, start, one) {
   store = name;
   prefix = start;
+  key = one;
   cursor = "";
   at("prefix").value = prefix;
   for (const e of document.querySelectorAll(".of")) e.textContent = store;
@@ -163,10 +238,15 @@ function pick(name, start) {
 }
 
 at("prefix").addEventListener("input", () => {
-  history.replaceState(null, "", "#" + new URLSearchParams(at("prefix").value ? {store, prefix: at("prefix").value} : {store}));
   prefix = at("prefix").value;
+  history.replaceState(null, "", address());
   cursor = "";
   look();
+});
+at("unchoose").addEventListener("click", () => {
+  key = "";
+  history.replaceState(null, "", address());
+  showStats(null);
 });
 at("next").addEventListener("click", () => { cursor = following; look(); });
 at("first").addEventListener("click", () => { cursor = ""; look(); });
@@ -178,7 +258,7 @@ at("token").addEventListener("submit", event => {
 });
 window.addEventListener("hashchange", () => {
   const now = new URLSearchParams(location.hash.slice(1));
-  pick(now.get("store") || "default", now.get("prefix") || "");
+  pick(now.get("store") || "default", now.get("prefix") || "", now.get("key") || "");
 });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
-pick(store, prefix);
+pick(store, prefix, key);

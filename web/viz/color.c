@@ -1,4 +1,5 @@
 #include "web/viz/view.h"
+#include "web/viz/viz.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -18,6 +19,12 @@ int viz_color_find(const char *name)
     for (int i = 0; i < COLOR_COUNT; i++)
         if (strcmp(colors[i].name, name) == 0) return i;
     return -1;
+}
+
+/* A version is told without measuring. */
+bool viz_is_measured(const char *color)
+{
+    return color != NULL && viz_color_find(color) >= COLOR_MEASURE && strcmp(color, "version") != 0;
 }
 
 const char *viz_color_name(int color) { return colors[color].name; }

@@ -35,6 +35,7 @@ struct request {
     struct bytes file;
     const json_t *options;
     enum format format;
+    bool by_dot;                     /* Graphviz draws */
     struct viz_look look;
     struct viz_table table;
     const char *title, *store;
@@ -66,7 +67,7 @@ static enum status no_memory(struct request *r)
 }
 
 static const char *const known[] = {
-    "format", "view", "direction", "color", "title", "shapes", "dtypes", "keys", "store", "expand",
+    "format", "engine", "view", "direction", "color", "title", "shapes", "dtypes", "keys", "store", "expand",
     "hide_weights", "node_attrs",
     "style", "line_length", "positions", NULL,
 };
@@ -139,12 +140,16 @@ static enum status read_look(struct request *r)
                                                                                          "down", "up", "right",
                                                                                          NULL};
     const char *names[FORMAT_COUNT + 1] = {NULL}, *colors[4 + MEASURE_COUNT] = {NULL};
-    int format = FORMAT_SVG, view = VIEW_default, direction = -1, color = COLOR_OP;
+    static const char *const engines[] = {"own", "dot", NULL};
+    int format = FORMAT_SVG, view = VIEW_default, direction = -1, color = COLOR_OP, engine = 0;
     bool hide = true;
 
     for (int i = 0; i < FORMAT_COUNT; i++) names[i] = formats[i].name;
     for (int i = 0; i < COLOR_MEASURE + MEASURE_COUNT; i++) colors[i] = viz_color_name(i);
     enum status s = choose(r, "format", names, &format);
+    if (s == STATUS_OK) s = choose(r, "engine", engines, &engine);
+    if (s == STATUS_OK && engine > 0 && format > FORMAT_PDF)
+        s = wrong(r, "engine", "dot is for svg, png and pdf; other formats have nothing to place");
     if (s == STATUS_OK) s = choose(r, "view", views, &view);
     if (s == STATUS_OK) s = choose(r, "direction", directions, &direction);
     if (s == STATUS_OK) s = choose(r, "color", colors, &color);
@@ -153,6 +158,7 @@ static enum status read_look(struct request *r)
     if (s == STATUS_OK) s = read_text(r, "title", &r->title);
     if (s == STATUS_OK) s = read_text(r, "store", &r->store);
     r->format = (enum format)format;
+    r->by_dot = engine > 0;
     if (direction < 0)
         direction = r->file.size == 0 ? DIRECTION_RIGHT : view == VIEW_mxnet ? DIRECTION_UP : DIRECTION_DOWN;
     r->look = (struct viz_look){.view = (enum viz_view)view,
@@ -410,8 +416,23 @@ static enum status draw_converted(struct request *r, struct buf *out)
     return s;
 }
 
+/* Our DOT text, placed and drawn by Graphviz. */
+static enum status draw_by_dot(struct request *r, struct buf *out)
+{
+    enum format wanted = r->format;
+    struct buf dot = {0};
+
+    r->format = FORMAT_DOT;
+    enum status s = draw(r, &dot);
+    r->format = wanted;
+    if (s == STATUS_OK) s = viz_run_dot(bytes_of(dot.at, dot.size), formats[wanted].name, out, r->e);
+    buf_fini(&dot);
+    return s;
+}
+
 static enum status write_result(struct request *r, struct buf *out)
 {
+    if (r->by_dot) return draw_by_dot(r, out);
     switch (r->format) {
     case FORMAT_SUMMARY: viz_write_summary(out, &r->graph, &r->table); break;
     case FORMAT_SUMMARY_JSON: viz_write_summary_json(out, &r->graph); break;

@@ -78,22 +78,36 @@ def _dtypes(dtype):
     return {name: getattr(t, '__name__', None) or str(t) for name, t in dict(dtype).items()}
 
 
-def _keys(store):
+# Colours for which a store measures, and how many keys it is asked for at once.
+_MEASURED, _AT_ONCE = ('norm', 'grad_norm', 'update_ratio', 'staleness'), 256
+
+
+def _norms(store, names):
+    """What it has measured of each key; asking starts the measuring."""
+    parts = [names[i:i + _AT_ONCE] for i in range(0, len(names), _AT_ONCE)]
+    return [item or {} for part in parts for item in store._call('KeyStats', {'keys': part})['items']]
+
+
+def _keys(store, color):
     """What a store knows of its keys."""
     if store is None:
         return None
     names = store.keys()
     updater = store.get_updater() if names else None
     kind = updater.get('type') if isinstance(updater, dict) else getattr(updater, '__name__', None)
-    return [{'key': str(name), 'dtype': str(info.dtype), 'shape': list(info.shape), 'version': info.version,
-             **({'updater': kind} if kind else {})} for name, info in zip(names, store.describe(names) if names else [])]
+    norms = _norms(store, names) if color in _MEASURED else [{}] * len(names)
+    return [{**norm, 'key': str(name), 'dtype': str(info.dtype), 'shape': list(info.shape), 'version': info.version,
+             **({'updater': kind} if kind else {})}
+            for name, info, norm in zip(names, store.describe(names) if names else [], norms)]
 
 
 def draw(symbol=None, format='svg', *, shape=None, dtype=None, store=None, **options):
     """A network in any form, as bytes: svg png pdf dot json summary summary-json text. Without a network the keys of the
-    store are drawn. Options: view, direction, color, title, expand, hide_weights, node_attrs, style."""
+    store are drawn. Options: view, direction, color, title, expand, hide_weights, node_attrs, style; engine='dot' lets
+    Graphviz place the boxes."""
     return _run(b'' if symbol is None else _file(symbol),
-                {'format': format, 'shapes': _shapes(shape), 'dtypes': _dtypes(dtype), 'keys': _keys(store), **options})
+                {'format': format, 'shapes': _shapes(shape), 'dtypes': _dtypes(dtype), 'keys': _keys(store, options.get('color')),
+                 **options})
 
 
 class Plot:
@@ -169,8 +183,9 @@ def plot_network(symbol, title='plot', save_format='pdf', shape=None, dtype=None
     file = _file(symbol)
     _warn_of_repeated(file)
     options = {'title': title, 'shapes': _shapes(shape), 'dtypes': _dtypes(dtype), 'direction': direction, 'color': color,
-               'view': view or ('default' if hide_weights else 'full'), 'hide_weights': bool(hide_weights), 'keys': _keys(store),
-               'expand': expand, 'node_attrs': None if node_attrs is None else {k: str(v) for k, v in node_attrs.items()}}
+               'view': view or ('default' if hide_weights else 'full'), 'hide_weights': bool(hide_weights),
+               'keys': _keys(store, color), 'expand': expand,
+               'node_attrs': None if node_attrs is None else {k: str(v) for k, v in node_attrs.items()}}
     return Plot(file, options, save_format)
 
 
