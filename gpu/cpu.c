@@ -27,8 +27,9 @@ enum {
     THREADS_DEFAULT_MAX = 16,
     THREADS_MAX = 256,
     INLINE_ELEMENTS_MAX = 16 << 10,    /* waking a thread costs about what 16 Ki elements do */
+    FEW_CORES = 2,                     /* then whoever sends the next value competes with the workers, and to hand a */
+    FEW_INLINE_MAX = 256 << 10,        /* value of 1 MiB over costs a quarter of the throughput */
     CHUNK_ELEMENTS = 64 << 10,         /* long beside a lock, short enough to share out evenly */
-    INLINE_BYTES_MAX = 4 * INLINE_ELEMENTS_MAX,
     CHUNK_BYTES = 4 * CHUNK_ELEMENTS,
     HUGE_SIZE = 2 << 20,               /* of a huge page; what is as large asks for them */
 };
@@ -75,6 +76,7 @@ struct cpu {
     struct device device;
     unsigned threads_wanted, threads_running;
     bool threads_asked;
+    size_t inline_max;                 /* elements of small work */
     pthread_t threads[THREADS_MAX];
 
     pthread_mutex_t merging;           /* parts of statistics, for a moment; taken with no other */
@@ -332,7 +334,7 @@ static void run_whole(const struct work *w, size_t begin, size_t count)
 static enum status give_bytes(struct queue *q, void (*run)(const struct work *, size_t, size_t), void *to,
                               const void *from, size_t size)
 {
-    return give(q, &(struct work){.run = run, .count = size, .inline_max = INLINE_BYTES_MAX, .chunk = CHUNK_BYTES,
+    return give(q, &(struct work){.run = run, .count = size, .inline_max = 4 * cpu_of(q)->inline_max, .chunk = CHUNK_BYTES,
                                   .to = to, .from = from});
 }
 
@@ -358,27 +360,27 @@ static enum status cpu_zero(struct queue *q, struct dmem to, size_t size)
 
 static enum status cpu_widen(struct queue *q, struct dmem to, struct dmem from, enum dtype type, size_t count)
 {
-    return give(q, &(struct work){.run = run_widen, .count = count, .inline_max = INLINE_ELEMENTS_MAX,
+    return give(q, &(struct work){.run = run_widen, .count = count, .inline_max = cpu_of(q)->inline_max,
                                   .chunk = CHUNK_ELEMENTS, .to = to.at, .from = from.at, .type = type});
 }
 
 static enum status cpu_add(struct queue *q, struct dmem to, struct dmem from, enum dtype type, size_t count,
                            uint32_t *flags)
 {
-    return give(q, &(struct work){.run = run_add, .count = count, .inline_max = INLINE_ELEMENTS_MAX,
+    return give(q, &(struct work){.run = run_add, .count = count, .inline_max = cpu_of(q)->inline_max,
                                   .chunk = CHUNK_ELEMENTS, .to = to.at, .from = from.at, .type = type,
                                   .flags = flags});
 }
 
 static enum status cpu_step(struct queue *q, const struct step *s)
 {
-    struct work w = {.run = run_step, .count = s->count, .inline_max = INLINE_ELEMENTS_MAX, .chunk = CHUNK_ELEMENTS,
+    struct work w = {.run = run_step, .count = s->count, .inline_max = cpu_of(q)->inline_max, .chunk = CHUNK_ELEMENTS,
                      .step = s};
 
     if (rule_is_whole(s->rule)) {
         w.run = run_whole;
         w.count = whole_parts(s, 0);
-        w.inline_max = s->count <= INLINE_ELEMENTS_MAX ? w.count : 0;
+        w.inline_max = s->count <= cpu_of(q)->inline_max ? w.count : 0;
         w.chunk = 1;
     }
     return give(q, &w);
@@ -579,6 +581,7 @@ enum status cpu_device_new(unsigned threads, struct device **out, struct error *
     if (c == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for the cpu device");
     c->device.ops = &cpu_ops;
     c->threads_wanted = threads > 0 ? threads : default_threads();
+    c->inline_max = threads == 0 && c->threads_wanted <= FEW_CORES ? FEW_INLINE_MAX : INLINE_ELEMENTS_MAX;
     pthread_mutex_init(&c->lock, NULL);
     pthread_mutex_init(&c->merging, NULL);
     pthread_cond_init(&c->work_there, NULL);

@@ -117,7 +117,8 @@ struct queue {
 };
 
 /* The CPU: `threads` workers (0: one a core, at most 16). Small work runs at once on the caller's thread when its
- * queue is empty, so that a small request changes no thread; large work is cut among the workers. */
+ * queue is empty, so that a small request changes no thread; large work is cut among the workers. With threads 0 and one
+ * or two cores small means 1 MiB of f32, else 64 KiB. */
 enum status cpu_device_new(unsigned threads, struct device **out, struct error *e) MUST_CHECK;
 /* Every queue and every piece of memory must have been freed. NULL is nothing. */
 void device_free(struct device *d);

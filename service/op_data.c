@@ -5,6 +5,7 @@
  * landed(), but for small pushes that need no staging at all (land_now). What is decided and what becomes of a whole value is the method's: op_push.c, op_init.c. */
 #include "service/op_data.h"
 
+#include <endian.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -147,6 +148,31 @@ static enum status land(struct batch *b, const struct entry *x, uint64_t sequenc
     return landed(b, &l, set, complete, e);
 }
 
+static const struct key *key_ahead(const struct store *s, const struct reader *entries, size_t size, unsigned by)
+{
+    uint64_t id;
+
+    if (entries->left < (by + 1) * size) return NULL;
+    memcpy(&id, entries->at + by * size, sizeof id);
+    uint64_t slot = le64toh(id) % KEYS_MAX;
+    return slot < s->slot_count ? s->by_slot[slot] : NULL;
+}
+
+/* With ten thousand keys none of this is in the cache, and one key has to be there before its versions can be named. */
+void data_look_ahead(const struct store *s, const struct reader *entries, size_t size)
+{
+    const struct key *far = key_ahead(s, entries, size, 12), *near = key_ahead(s, entries, size, 5);
+
+    for (size_t at = 0; far != NULL && at < offsetof(struct key, name); at += 64) __builtin_prefetch((const char *)far + at);
+    if (near == NULL) return;
+    const struct version *spare = LIST_FIRST(struct version, node, &near->spares);
+    const char *from = near->current->host, *to = spare != NULL ? spare->mem.host : NULL;
+    for (size_t at = 0; at < near->shape.size && at < 256; at += 64) {
+        if (from != NULL) __builtin_prefetch(from + at);
+        if (to != NULL) __builtin_prefetch(to + at, 1);
+    }
+}
+
 /* A small push goes from the frame to the device; false: nothing has happened. */
 static bool land_now(struct batch *b, const struct incoming *in, uint64_t *at, bool *applied)
 {
@@ -205,6 +231,7 @@ struct landed data_land(struct request *r, const struct incoming *in, struct bat
         struct entry x;
         struct error e;
         at = (at + WIRE_ALIGN - 1) / WIRE_ALIGN * WIRE_ALIGN;
+        if (b->kind == STAGING_PUSH) data_look_ahead(b->store, &b->entries, wire_push_entry_size);
         if (!p->placed.decided && land_now(b, in, &at, &applied)) {
             done.complete++;
             done.applied += applied;

@@ -45,6 +45,8 @@ enum status data_read_entry(struct batch *b, struct entry *x, struct error *e) M
 struct landed {
     uint32_t complete, applied;
 };
+/* Has the processor fetch the keys of entries that come soon; each begins with the key's id and has `size` bytes. */
+void data_look_ahead(const struct store *s, const struct reader *entries, size_t size);
 /* Takes the bytes of every entry to their place; faults go to the answer. */
 struct landed data_land(struct request *r, const struct incoming *in, struct batch *b, struct set *set, struct answer *a);
 

@@ -61,16 +61,16 @@ static void pull_bytes(struct pull *p, struct pulled *x, struct answer *a, struc
     if (f->size > room(a, p->count)) f->size = room(a, p->count);
     if (f->size <= SMALL_VALUE_SIZE) answer_copy(a, (const uint8_t *)v->host + f->offset, f->size);
     else answer_refer(a, v, f->offset, f->size);
-    if (f->size < f->total) session_pin(session, v, f->size, f->total);
     struct progress *at = p->worker != NULL && p->worker->store == p->store ? worker_progress(p->worker, x->key, NULL)
                                                                             : NULL;
     if (at != NULL && v->number > at->pulled) at->pulled = v->number;
+    /* Last: with the last part it lets the version go. */
+    if (f->size < f->total) session_pin(session, v, f->size, f->total);
 }
 
 /* Whether entry i goes into a later answer. One that does not fit in one piece may be first only. */
-static bool is_too_much(const struct pull *p, uint32_t i, const struct answer *a)
+static bool is_too_much(const struct pull *p, uint32_t i, const struct pulled *x, const struct answer *a)
 {
-    const struct pulled *x = &p->entries[i];
     size_t head = a->desc.size + a->faults.size + wire_pull_result_size + wire_fault_size;
 
     if (head > FRAME_HEAD_MAX - KIB(1)) return true;
@@ -79,24 +79,31 @@ static bool is_too_much(const struct pull *p, uint32_t i, const struct answer *a
     return room(a, p->count) < (x->entry.offset == 0 || want < 8 ? want : 8);
 }
 
+/* false: it goes into a later answer. */
+static bool pull_put(struct pull *p, uint32_t i, struct pulled *x, struct answer *a)
+{
+    struct wire_pull_result f = {.key = x->entry.key};
+
+    if (is_too_much(p, i, x, a)) return false;
+    if (x->error != NULL) {
+        answer_fault(a, i, x->error);
+    } else {
+        f.dtype = (uint8_t)x->key->shape.dtype;
+        f.total = x->key->shape.size;
+        f.version = key_version(x->key);
+        if (x->version != NULL) pull_bytes(p, x, a, &f);
+    }
+    wire_put_pull_result(&a->desc, &f);
+    return true;
+}
+
 /* The answer holds as many entries as fit; one that does not fit at all ends it. */
 static uint32_t pull_fill(struct pull *p, struct answer *a)
 {
-    for (uint32_t i = 0; i < p->count; i++) {
-        struct pulled *x = &p->entries[i];
-        struct wire_pull_result f = {.key = x->entry.key};
-        if (is_too_much(p, i, a)) return i;
-        if (x->error != NULL) {
-            answer_fault(a, i, x->error);
-        } else {
-            f.dtype = (uint8_t)x->key->shape.dtype;
-            f.total = x->key->shape.size;
-            f.version = key_version(x->key);
-            if (x->version != NULL) pull_bytes(p, x, a, &f);
-        }
-        wire_put_pull_result(&a->desc, &f);
-    }
-    return p->count;
+    uint32_t i = 0;
+
+    while (i < p->count && pull_put(p, i, &p->entries[i], a)) i++;
+    return i;
 }
 
 static void pull_fault(struct pulled *x, const struct error *e)
@@ -106,9 +113,17 @@ static void pull_fault(struct pulled *x, const struct error *e)
     else error_retry(&x->pull->failed, REASON_NO_MEMORY, RETRY_MS, "no memory for a pull");
 }
 
+static void pull_send(struct pull *p, uint32_t count, struct answer *a)
+{
+    struct wire_pull_done f = {.count = count, .faults = a->fault_count};
+
+    wire_put_pull_done(&a->fixed, &f);
+    p->request->server->core.counters.pulls += count;
+    answer_send(p->request, a);
+}
+
 static void pull_answer(struct pull *p)
 {
-    struct wire_pull_done f = {0};
     struct answer a = {0};
     struct error e;
 
@@ -122,11 +137,8 @@ static void pull_answer(struct pull *p)
     if (p->failed.reason != REASON_NONE) {
         answer_error(p->request, &p->failed);
     } else {
-        f.count = pull_fill(p, &a);
-        f.faults = a.fault_count;
-        wire_put_pull_done(&a.fixed, &f);
-        p->request->server->core.counters.pulls += f.count;
-        answer_send(p->request, &a);
+        uint32_t count = pull_fill(p, &a);
+        pull_send(p, count, &a);
     }
     pull_free(p);
 }
@@ -148,7 +160,8 @@ static void fetched(struct task *t, enum status s)
     pull_pass(x->pull);
 }
 
-static enum status pull_find(struct pull *p, struct pulled *x, struct error *e)
+/* Finds key and version, and holds neither. */
+static enum status pull_look(const struct pull *p, struct pulled *x, struct error *e)
 {
     struct key *k = store_key_at(p->store, x->entry.key);
     struct version *v;
@@ -164,9 +177,18 @@ static enum status pull_find(struct pull *p, struct pulled *x, struct error *e)
     if (v == NULL)
         return error_retry(e, REASON_VERSION_REVOKED, 1, "version %" PRIu64 " of %s is no longer held; begin again with "
                            "the newest", x->entry.version, key_name_print(&k->name, name));
-    x->key = key_hold(k);
-    if (x->entry.newer == 0 || v->number > x->entry.newer) x->version = version_hold(v);
+    x->key = k;
+    if (x->entry.newer == 0 || v->number > x->entry.newer) x->version = v;
     return STATUS_OK;
+}
+
+static enum status pull_find(struct pull *p, struct pulled *x, struct error *e)
+{
+    enum status st = pull_look(p, x, e);
+
+    if (x->key != NULL) key_hold(x->key);
+    if (x->version != NULL) version_hold(x->version);
+    return st;
 }
 
 static enum status pull_read(struct request *r, const struct incoming *in, struct pull **out, struct error *e)
@@ -198,11 +220,43 @@ static enum status pull_read(struct request *r, const struct incoming *in, struc
     return STATUS_OK;
 }
 
+/* Where the CPU reaches every version: entry by entry from the values into the answer, in one pass that keeps nothing.
+ * False: nothing has happened. */
+static bool pull_now(struct request *r, const struct incoming *in)
+{
+    struct reader fixed = reader_of(in->fixed), desc = reader_of(in->desc);
+    struct answer a = {0};
+    struct wire_pull f;
+    struct pull p = {.request = r};
+    struct error e;
+    uint32_t i;
+
+    if (!wire_get_pull(&fixed, &f) || data_check_count(f.count, in->desc, wire_pull_entry_size, &e) != STATUS_OK ||
+        data_find_store(r->server, f.store, &p.store, &e) != STATUS_OK)
+        return false;
+    p.count = f.count;
+    if (session_worker(r->session, p.store, &p.worker, NULL) != STATUS_OK) p.worker = NULL;
+    for (i = 0; i < p.count; i++) {
+        struct pulled x = {.pull = &p};
+        data_look_ahead(p.store, &desc, wire_pull_entry_size);
+        if (!wire_get_pull_entry(&desc, &x.entry)) break;
+        if (pull_look(&p, &x, &e) != STATUS_OK) x.error = &e;
+        if (x.version != NULL && x.version->host == NULL) {
+            answer_fini(&a);
+            return false;
+        }
+        if (!pull_put(&p, i, &x, &a)) break;
+    }
+    pull_send(&p, i, &a);
+    return true;
+}
+
 void method_Pull(struct request *r, const struct incoming *in)
 {
     struct pull *p = NULL;
     struct error e;
 
+    if (pull_now(r, in)) return;
     if (pull_read(r, in, &p, &e) != STATUS_OK) {
         answer_error(r, &e);
         return;

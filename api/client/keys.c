@@ -7,28 +7,17 @@
 #include <string.h>
 
 struct keys {
-    struct map *by_name;
+    struct map *by_name, *by_number;
 };
-
-enum { NAME_CODE_MAX = 1 + KEY_NAME_SIZE_MAX };
-
-/* What the map knows a name by: the kind, then its bytes. */
-static struct bytes encode(const struct key_name *n, uint8_t to[NAME_CODE_MAX])
-{
-    struct bytes text = n->type == KEY_STR ? n->text : bytes_of(&n->number, sizeof n->number);
-
-    to[0] = n->type;
-    memcpy(to + 1, text.at, text.size);
-    return bytes_of(to, 1 + text.size);
-}
 
 enum status keys_new(const uint8_t seed[16], struct keys **out, struct error *e)
 {
     struct keys *t = mem_zero(sizeof *t);
 
     if (t != NULL) t->by_name = map_new(seed);
-    if (t == NULL || t->by_name == NULL) {
-        mem_free(t);
+    if (t != NULL) t->by_number = map_new(seed);
+    if (t == NULL || t->by_name == NULL || t->by_number == NULL) {
+        keys_free(t);
         return error_set(e, REASON_NO_MEMORY, "no memory for a table of keys");
     }
     *out = t;
@@ -40,8 +29,9 @@ void keys_free(struct keys *t)
     size_t at = 0;
 
     if (t == NULL) return;
-    for (struct key *k; (k = map_next(t->by_name, &at)) != NULL;) mem_free(k);
+    for (struct key *k; t->by_name != NULL && t->by_number != NULL && (k = keys_next(t, &at)) != NULL;) mem_free(k);
     map_free(t->by_name);
+    map_free(t->by_number);
     mem_free(t);
 }
 
@@ -90,14 +80,14 @@ static struct key *key_new(const struct key_name *n)
 
 enum status keys_hold(struct keys *t, const struct key_name *n, struct key **out, struct error *e)
 {
-    uint8_t code[NAME_CODE_MAX];
-    struct bytes name = encode(n, code);
-    struct key *k = map_find(t->by_name, name);
+    uint64_t number = (uint64_t)n->number;
+    bool is_text = n->type == KEY_STR;
+    struct key *k = is_text ? map_find(t->by_name, n->text) : map_find_u64(t->by_number, number);
 
     if (k == NULL) {
         k = key_new(n);
         if (k == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a key");
-        enum status s = map_put(t->by_name, name, k, e);
+        enum status s = is_text ? map_put(t->by_name, n->text, k, e) : map_put_u64(t->by_number, number, k, e);
         if (s != STATUS_OK) {
             mem_free(k);
             return s;
@@ -110,14 +100,24 @@ enum status keys_hold(struct keys *t, const struct key_name *n, struct key **out
 
 void keys_release(struct keys *t, struct key *k)
 {
-    uint8_t code[NAME_CODE_MAX];
-
     if (--k->uses > 0 || k->id != 0) return;
-    map_remove(t->by_name, encode(&k->name, code));
+    if (k->name.type == KEY_STR) map_remove(t->by_name, k->name.text);
+    else map_remove_u64(t->by_number, (uint64_t)k->name.number);
     mem_free(k);
 }
 
-struct key *keys_next(const struct keys *t, size_t *at) { return map_next(t->by_name, at); }
+/* The places of one map come behind those of the other. */
+struct key *keys_next(const struct keys *t, size_t *at)
+{
+    const size_t names = SIZE_MAX / 2;
+    struct key *k = *at < names ? map_next(t->by_number, at) : NULL;
+
+    if (k != NULL) return k;
+    size_t place = *at < names ? 0 : *at - names;
+    k = map_next(t->by_name, &place);
+    *at = names + place;
+    return k;
+}
 
 void key_learn(struct key *k, const struct key_facts *f, uint64_t joining)
 {

@@ -12,7 +12,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { READ_BUDGET = 8 << 20 };  /* bytes of one run, so that other links have their turn */
+enum {
+    READ_BUDGET = 8 << 20,       /* bytes of one run, so that other links have their turn */
+    WRITE_AT_ONCE = 256 << 10    /* queued */
+};
 
 struct link_sp {
     struct link link;
@@ -120,7 +123,15 @@ static enum status connected(struct link_sp *s, struct error *e)
 
 /* ---- as a link --------------------------------------------------------------------------------------------------- */
 
-static void sp_link_send(struct link *l, struct outgoing *o) { sp_send(sp(l)->conn, o); }
+/* A large frame is on its way while the next one is still made. What goes wrong here goes wrong again in the next run,
+ * which is where it is told. */
+static void sp_link_send(struct link *l, struct outgoing *o)
+{
+    struct error e;
+
+    sp_send(sp(l)->conn, o);
+    if (sp_queued(sp(l)->conn) >= WRITE_AT_ONCE) (void)!sp_write(sp(l)->conn, &e);
+}
 
 static void sp_close(struct link *l)
 {

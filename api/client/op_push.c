@@ -447,7 +447,9 @@ static enum status sum_up(struct op_push *p, struct error *e)
         if (s != STATUS_OK) return s;
         i->data = i->sum;
     }
-    qsort(p->items, p->item_count, sizeof *p->items, by_order);
+    size_t sorted = 1; /* as a rule they come in order */
+    while (sorted < p->item_count && by_order(&p->items[sorted - 1], &p->items[sorted]) <= 0) sorted++;
+    if (sorted < p->item_count) qsort(p->items, p->item_count, sizeof *p->items, by_order);
     return STATUS_OK;
 }
 
