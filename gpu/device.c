@@ -45,13 +45,31 @@ static enum status tell(struct device *d, enum status s, struct error *e)
     return s;
 }
 
+uint32_t device_home_new(struct device *d, size_t count, bool whole)
+{
+    return d->ops->home_new != NULL ? d->ops->home_new(d, count, whole) : 0;
+}
+
+static enum status find_memory(struct device *d, size_t size, struct mem_place place, struct dmem *out, struct error *e)
+{
+    if (place.home == 0) return d->ops->mem_new(d, size, out, e);
+    if (d->ops->mem_new_at != NULL) return d->ops->mem_new_at(d, size, place, out, e);
+    return error_set(e, REASON_BAD_ARGUMENT, "the %s device has no home %u", d->ops->kind, place.home);
+}
+
 enum status device_mem_new(struct device *d, size_t size, struct dmem *out, struct error *e)
+{
+    return device_mem_new_at(d, size, (struct mem_place){0}, out, e);
+}
+
+enum status device_mem_new_at(struct device *d, size_t size, struct mem_place place, struct dmem *out, struct error *e)
 {
     struct dmem m;
 
     if (d->lost) return tell(d, refuse_lost(d), e);
-    enum status s = settle(d, d->ops->mem_new(d, size > 0 ? size : 1, &m, e));
+    enum status s = settle(d, find_memory(d, size > 0 ? size : 1, place, &m, e));
     if (s != STATUS_OK) return tell(d, s, e);
+    m.place = place;
     d->bytes_held += m.size;
     *out = m;
     return STATUS_OK;

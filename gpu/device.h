@@ -35,12 +35,30 @@ struct device;
 struct program;
 struct queue;
 
+/* Where memory lies on a device that is made of several (gpu/array.h). A home is drawn once for a value; all memory that
+ * one work call takes has the same home, and then element i of one piece lies beside element i of every other. On any
+ * other device there is one home, 0, and nobody has to ask. Made by mem_place_of, so that it can be compared. */
+enum { HOME_IN_PARTS = 1 };  /* a bit of a home: memory there may be cut, between two elements */
+struct mem_place {
+    uint32_t home;
+    uint32_t element;        /* bytes of one; 0 where nothing is cut */
+};
+
+static inline struct mem_place mem_place_of(uint32_t home, size_t element)
+{
+    return (struct mem_place){home, home & HOME_IN_PARTS ? (uint32_t)element : 0};
+}
+
+static inline bool mem_place_equal(struct mem_place a, struct mem_place b) { return a.home == b.home && a.element == b.element; }
+
 /* A piece of device memory. Zeroed: none. Copies of the struct name the same memory; one of them is freed. */
 struct dmem {
     struct device *device;
     void *at;                /* an address on the device */
     void *host;              /* the same bytes for the CPU, or NULL when the CPU cannot reach them */
     size_t size;             /* bytes */
+    struct mem_place place;
+    void *own;               /* what the device keeps with it */
 };
 
 /* Bits that work may raise in a host word of the caller, or-ed in before the next mark passes. */
@@ -74,6 +92,9 @@ struct device_ops {
 
     /* memory */
     enum status (*mem_new)(struct device *d, size_t size, struct dmem *out, struct error *e);
+    /* These two only for a device of several; else NULL. */
+    uint32_t (*home_new)(struct device *d, size_t count, bool whole);
+    enum status (*mem_new_at)(struct device *d, size_t size, struct mem_place place, struct dmem *out, struct error *e);
     void (*mem_free)(struct dmem *m);
     enum status (*pin_new)(struct device *d, size_t size, void **out, struct error *e);
     void (*pin_free)(struct device *d, void *pin);
@@ -128,7 +149,12 @@ const char *device_kind(const struct device *d);
  * refusal writes over it. */
 const struct error *device_error(const struct device *d);
 
-/* Memory of at least one byte (size 0 gives one), aligned to DMEM_ALIGN, not cleared. */
+/* A home for a value of `count` elements, where there is most room. whole: it has to lie in one piece, as whole-tensor rules
+ * want it; else it may be cut (HOME_IN_PARTS). */
+uint32_t device_home_new(struct device *d, size_t count, bool whole);
+/* Memory of at least one byte (size 0 gives one), aligned to DMEM_ALIGN, not cleared. The first has home 0. */
+enum status device_mem_new_at(struct device *d, size_t size, struct mem_place place, struct dmem *out,
+                              struct error *e) MUST_CHECK;
 enum status device_mem_new(struct device *d, size_t size, struct dmem *out, struct error *e) MUST_CHECK;
 /* Frees and zeroes *m; a zeroed one is nothing. No work that names it may be unfinished. */
 void device_mem_free(struct dmem *m);

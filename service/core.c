@@ -177,20 +177,20 @@ enum status core_mem_check(struct core *c, uint64_t size, struct error *e)
                      (unsigned long long)in_use(c), (unsigned long long)most);
 }
 
-enum status core_mem_new(struct core *c, size_t size, struct dmem *out, struct error *e)
+enum status core_mem_new(struct core *c, size_t size, struct mem_place place, struct dmem *out, struct error *e)
 {
     if (size >= CACHE_FROM)
         for (size_t i = c->cache_count; i-- > 0;) {
-            if (c->cache[i].size != size) continue;
+            if (c->cache[i].size != size || !mem_place_equal(c->cache[i].place, place)) continue;
             *out = c->cache[i];
             c->cache[i] = c->cache[--c->cache_count];
             c->cache_bytes -= size;
             return STATUS_OK;
         }
-    enum status s = device_mem_new(c->device, size > 0 ? size : 1, out, e);
+    enum status s = device_mem_new_at(c->device, size > 0 ? size : 1, place, out, e);
     if (s == STATUS_OK || c->cache_count == 0) return s;
     cache_clear(c); /* what lies here unused may be just what is missing */
-    return device_mem_new(c->device, size > 0 ? size : 1, out, e);
+    return device_mem_new_at(c->device, size > 0 ? size : 1, place, out, e);
 }
 
 void core_mem_free(struct core *c, struct dmem *m)

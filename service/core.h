@@ -94,8 +94,8 @@ void core_quiet(struct core *c, unsigned index);
 /* Runs t when all work given to queue `index` so far is done: at once if it is done already. */
 void core_after(struct core *c, unsigned index, struct task *t);
 
-/* Device memory by way of the cache. */
-enum status core_mem_new(struct core *c, size_t size, struct dmem *out, struct error *e) MUST_CHECK;
+/* Device memory at this place, by way of the cache. */
+enum status core_mem_new(struct core *c, size_t size, struct mem_place place, struct dmem *out, struct error *e) MUST_CHECK;
 void core_mem_free(struct core *c, struct dmem *m);
 /* May a new key take so many bytes more? LIMIT, which names the cap. */
 enum status core_mem_check(struct core *c, uint64_t size, struct error *e) MUST_CHECK;

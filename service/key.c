@@ -79,6 +79,7 @@ static enum status first_version(struct key *k, struct staging *value, struct er
         return s;
     }
     v->mem = value->mem;
+    k->home = v->mem.place.home;
     v->host = v->mem.host;
     value->mem = (struct dmem){0};
     k->buffers = 1;
@@ -138,6 +139,8 @@ out:
     key_drop(k);
     return s;
 }
+
+struct mem_place key_place(const struct key *k, enum dtype t) { return mem_place_of(k->home, dtype_size(t)); }
 
 uint64_t key_version(const struct key *k) { return k->current->number; }
 

@@ -57,6 +57,7 @@ struct key {
     unsigned holds;
     struct version *current;
     struct queue *queue;
+    uint32_t home;                           /* where all its memory lies, see gpu/device.h */
     unsigned queue_index;
     unsigned buffers;                        /* versions and spares, and one being written */
     struct list versions;
@@ -111,6 +112,9 @@ enum status key_new(struct store *store, const struct init_wanted *wanted, struc
 uint64_t key_needs(const struct store *store, const struct key_shape *shape);
 struct key *key_hold(struct key *k);
 void key_drop(struct key *k);                /* frees a deleted one after its last use */
+
+/* Where memory of the key with elements of this type lies. */
+struct mem_place key_place(const struct key *k, enum dtype t);
 
 /* Lines the update up; it runs when those before it are done. */
 void key_update(struct update *u);

@@ -130,6 +130,15 @@ static struct init_wanted *wanted_new(const struct entry *x)
     return w;
 }
 
+/* Where the memory in which the value arrives is to lie, as it becomes the value. */
+static struct mem_place place_new(const struct batch *b, const struct key_shape *shape)
+{
+    bool whole = state_is_whole(store_updater(b->store), shape);
+    uint32_t home = device_home_new(b->store->core->device, (size_t)shape->count, whole);
+
+    return mem_place_of(home, dtype_size(shape->dtype));
+}
+
 enum status init_open(struct batch *b, const struct entry *x, struct staging **out, bool *repeat,
                              struct error *e)
 {
@@ -150,7 +159,8 @@ enum status init_open(struct batch *b, const struct entry *x, struct staging **o
     if (st != STATUS_OK) return st;
     w = wanted_new(x);
     if (w == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for an init");
-    st = staging_new(b->store->core, STAGING_INIT, NULL, b->worker, b->call, x->shape.size, false, out, e);
+    st = staging_new(b->store->core, STAGING_INIT, NULL, b->worker, b->call, x->shape.size, place_new(b, &x->shape), false,
+                     out, e);
     if (st == STATUS_OK) (*out)->init = w;
     else mem_free(w);
     return st;

@@ -85,7 +85,8 @@ enum status push_open(struct batch *b, const struct entry *x, uint64_t sequence,
     if (*repeat) c->counters.pushes_repeated++;
     if (st != STATUS_OK || *repeat) return st;
     bool advances = k->rounds[0] != NULL && k->rounds[0]->step == x->push.step;
-    st = staging_new(c, STAGING_PUSH, k, b->worker, x->push.step, k->shape.size, advances, out, e);
+    st = staging_new(c, STAGING_PUSH, k, b->worker, x->push.step, k->shape.size, key_place(k, k->shape.dtype), advances,
+                     out, e);
     if (st == STATUS_OK) (*out)->sequence = sequence;
     return st;
 }
@@ -133,7 +134,8 @@ enum status set_open(struct batch *b, const struct entry *x, uint64_t sequence, 
     if (st != STATUS_OK) return st;
     *out = b->worker != NULL ? staging_find(b->worker, STAGING_SET, k, sequence) : NULL;
     if (*out != NULL) return STATUS_OK;
-    return staging_new(b->store->core, STAGING_SET, k, b->worker, sequence, k->shape.size, false, out, e);
+    return staging_new(b->store->core, STAGING_SET, k, b->worker, sequence, k->shape.size,
+                       key_place(k, k->shape.dtype), false, out, e);
 }
 
 /* One Set request: answered when all its values are applied. */

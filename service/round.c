@@ -158,7 +158,7 @@ static enum status start_sum(struct round *r, struct staging *s, struct error *e
         return STATUS_OK;
     }
     size_t size = (size_t)k->shape.count * dtype_size(dtype_sum(t));
-    st = core_mem_new(k->core, size, &r->update.sum, e);
+    st = core_mem_new(k->core, size, key_place(k, dtype_sum(t)), &r->update.sum, e);
     if (st != STATUS_OK) return st;
     charge(r, size);
     st = device_widen(k->queue, r->update.sum, s->mem, t, (size_t)k->shape.count);

@@ -45,7 +45,7 @@ static enum status admit_client(const struct core *c, const struct share *u, uin
 }
 
 enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, struct worker *w, uint64_t tag,
-                        uint64_t size, bool advances, struct staging **out, struct error *e)
+                        uint64_t size, struct mem_place place, bool advances, struct staging **out, struct error *e)
 {
     struct staging *s = NULL;
     bool lent = false;
@@ -55,7 +55,7 @@ enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, s
     if (st != STATUS_OK) return st;
     s = mem_zero(sizeof *s);
     if (s == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a push");
-    st = core_mem_new(c, (size_t)size, &s->mem, e);
+    st = core_mem_new(c, (size_t)size, place, &s->mem, e);
     if (st == STATUS_OK && s->mem.host == NULL) st = device_pin_new(c->device, size > 0 ? (size_t)size : 1, &s->pin, e);
     if (st != STATUS_OK) {
         if (s->mem.size > 0) core_mem_free(c, &s->mem);

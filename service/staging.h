@@ -49,11 +49,12 @@ struct staging {
     struct init_wanted *init;                /* init: owned; what is to be created */
 };
 
-/* Room for `size` bytes. advances: it belongs to the oldest open round of its key, whose room is reserved.
+/* Room for `size` bytes at this place. advances: it belongs to the oldest open round of its key, whose room is reserved.
  * STAGING_FULL with a retry time when there is none, IN_FLIGHT when this client has its half of it. worker and key are
  * held. */
 enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, struct worker *w, uint64_t tag,
-                        uint64_t size, bool advances, struct staging **out, struct error *e) MUST_CHECK;
+                        uint64_t size, struct mem_place place, bool advances, struct staging **out,
+                        struct error *e) MUST_CHECK;
 /* Frees it now: no device work may name it. */
 void staging_free(struct staging *s);
 /* Frees it when all work given to the queue so far is done. */

@@ -77,6 +77,36 @@ uint64_t state_needs(const struct updater *u, const struct key_shape *shape)
     return updater_state_size(&use, shape->count, shape->dtype);
 }
 
+bool state_is_whole(const struct updater *u, const struct key_shape *shape)
+{
+    struct updater_use use;
+
+    updater_use(u, &(struct rule_key){{NULL, 0}, shape->ndim, shape->dims, shape->count}, shape->dtype, &use);
+    return rule_is_whole(use.rule);
+}
+
+/* Memory that is spread over several devices has no sum over all elements. */
+static enum status check_whole(const struct key *k, const struct updater *u, const struct updater_use *use,
+                               struct error *e)
+{
+    if (!(k->home & HOME_IN_PARTS) || !rule_is_whole(use->rule)) return STATUS_OK;
+    return error_set(e, REASON_UPDATER_UNFIT, "%s needs the value in one piece, and it lies in parts on several devices: "
+                     "delete the key, set the updater and initialise the key again, or take an updater that goes by "
+                     "elements", updater_type(u));
+}
+
+enum status state_fits(const struct key *k, const struct updater *u, struct error *e)
+{
+    char text[NAME_SIZE];
+    struct rule_key key = rule_key_of(k, text);
+    struct updater_use use;
+    enum status s = updater_fits(u, k->shape.dtype, e);
+
+    if (s != STATUS_OK) return s;
+    updater_use(u, &key, k->shape.dtype, &use);
+    return check_whole(k, u, &use, e);
+}
+
 /* The state as it will be, with its pieces by place, and where each comes from. */
 struct fitting {
     struct state state;
@@ -129,7 +159,7 @@ static enum status find_memory(struct key *k, struct fitting *f, struct error *e
             f->mem[i] = state_at(&k->state, from);
             continue;
         }
-        s = core_mem_new(k->core, size, &f->mem[i], e);
+        s = core_mem_new(k->core, size, key_place(k, real_type(k)), &f->mem[i], e);
         f->fresh[i] = s == STATUS_OK;
     }
     if (s == STATUS_OK) s = pack(f, e);
@@ -206,7 +236,8 @@ enum status state_fit(struct key *k, struct updater *u, struct error *e)
 
     if (s != STATUS_OK || k->state.updater == u) return s;
     fitting_begin(k, u, &f);
-    s = find_memory(k, &f, e);
+    s = check_whole(k, u, &f.state.use, e);
+    if (s == STATUS_OK) s = find_memory(k, &f, e);
     if (s != STATUS_OK) return s;
     for (unsigned i = 0; i < STATE_PIECES && s == STATUS_OK && k->shape.count > 0; i++)
         if (f.fresh[i]) s = fill(k, &f, i);

@@ -35,6 +35,11 @@ static inline struct dmem state_at(const struct state *s, unsigned place)
 
 /* Bytes of the device that the state of a new key of this shape takes; overrides for its name are not looked at. */
 uint64_t state_needs(const struct updater *u, const struct key_shape *shape);
+/* Has the value of such a key to lie in one piece for u? */
+bool state_is_whole(const struct updater *u, const struct key_shape *shape);
+/* UPDATER_UNFIT with the reason when k cannot be under u: for its type, or because it lies in parts on several devices and
+ * u needs sums over the whole. */
+enum status state_fits(const struct key *k, const struct updater *u, struct error *e) MUST_CHECK;
 /* Makes the state of k fit u, which it holds. On failure k is as it was. */
 enum status state_fit(struct key *k, struct updater *u, struct error *e) MUST_CHECK;
 /* Fills a step of k under state.updater for this update, slots and master included; *product is what it becomes when the

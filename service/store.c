@@ -635,7 +635,7 @@ static bool is_plain(const struct key *k, const struct worker *w, uint64_t step)
     const struct progress *p = worker_seen(w, k);
 
     return s->options.mode != MODE_SYNC && s->updater != NULL && k->state.updater == s->updater && !k->busy &&
-           k->shape.size > 0 && k->shape.size <= PUSH_NOW_SIZE && w->staging_count == 0 && p != NULL &&
+           k->shape.size > 0 && k->shape.size <= PUSH_NOW_SIZE && k->home == 0 && w->staging_count == 0 && p != NULL &&
            p->next == step && p->recorded < step;
 }
 
@@ -739,7 +739,7 @@ enum status store_check_updater(const struct store *s, const struct updater *u, 
         char name[KEY_PRINT_SIZE];
         struct error why;
         if (k == NULL) continue;
-        if (updater_fits(u, k->shape.dtype, &why) != STATUS_OK)
+        if (state_fits(k, u, &why) != STATUS_OK)
             return error_set(e, REASON_UPDATER_UNFIT, "%s: %.300s", key_name_print(&k->name, name), why.text);
         if (key_version(k) > newest) newest = key_version(k);
     }

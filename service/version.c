@@ -62,7 +62,7 @@ static enum status version_new(struct key *k, struct version **out, struct error
     enum status s;
 
     if (v == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a version");
-    s = core_mem_new(k->core, (size_t)k->shape.size, &v->mem, e);
+    s = core_mem_new(k->core, (size_t)k->shape.size, key_place(k, k->shape.dtype), &v->mem, e);
     if (s != STATUS_OK) {
         version_forget(v);
         return s;

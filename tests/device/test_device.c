@@ -1,5 +1,5 @@
 /* What every device must do, run on each of a table of devices; then what single ones promise beside that. */
-#include "gpu/device.h"
+#include "gpu/array.h"
 #include "gpu/half.h"
 #include "gpu/loops.h"
 #include "gpu/whole.h"
@@ -31,21 +31,40 @@
 #undef REAL_ROOT
 #undef NAME
 
-enum { CPU, LATE, FAULTY };
+enum { CPU, LATE, FAULTY, CPUS, LATES, MIXED };
 
 static const struct {
     int kind;
-    unsigned n;              /* threads, or the seed */
-} devices[] = {{CPU, 1}, {CPU, 2}, {CPU, 4}, {LATE, 1}, {LATE, 2}, {LATE, 3}, {FAULTY, 2}};
+    unsigned n;              /* threads, or the seed; of several: how many */
+} devices[] = {{CPU, 1}, {CPU, 2}, {CPU, 4}, {LATE, 1}, {LATE, 2}, {LATE, 3}, {FAULTY, 2},
+               {CPUS, 2}, {CPUS, 3}, {LATES, 2}, {LATES, 3}, {MIXED, 2}};
 
 enum { DEVICES = sizeof devices / sizeof devices[0] };
 
 static struct error error;
 
+/* Where a test's memory lies: on several devices in parts, else 0. Drawn anew for each device. */
+static uint32_t home;
+
+/* Several as one, with parts that are small and of an odd number of alignments. */
+static struct device *array_open(int kind, unsigned n)
+{
+    struct device *members[3], *d = NULL;
+
+    for (unsigned i = 0; i < n; i++) {
+        bool late = kind == LATES || (kind == MIXED && i > 0);
+        if (late) CHECK_OK(late_device_new(10 * n + i, &members[i], &error), &error);
+        else CHECK_OK(cpu_device_new(n, &members[i], &error), &error);
+    }
+    CHECK_OK(array_device_new(members, n, 960 + n * DMEM_ALIGN, &d, &error), &error);
+    return d;
+}
+
 static struct device *device_open(int kind, unsigned n)
 {
     struct device *d = NULL, *outer = NULL;
 
+    if (kind >= CPUS) return array_open(kind, n);
     if (kind == LATE) CHECK_OK(late_device_new(n, &d, &error), &error);
     else CHECK_OK(cpu_device_new(n, &d, &error), &error);
     if (kind != FAULTY) return d;
@@ -58,7 +77,9 @@ static void on_each_device(void (*body)(struct device *d))
     for (unsigned i = 0; i < DEVICES; i++) {
         int64_t before = mem_live();
         struct device *d = device_open(devices[i].kind, devices[i].n);
+        home = device_home_new(d, SIZE_MAX, false);
         body(d);
+        home = 0;
         CHECK_EQ(d->bytes_held, 0);
         device_free(d);
         CHECK_EQ(mem_live(), before);
@@ -86,6 +107,14 @@ static struct dmem room(struct device *d, size_t size)
     return m;
 }
 
+/* Room for elements of a type, which on several devices is cut. */
+static struct dmem room_as(struct device *d, enum dtype t, size_t size)
+{
+    struct dmem m;
+    CHECK_OK(device_mem_new_at(d, size, mem_place_of(home, dtype_size(t)), &m, &error), &error);
+    return m;
+}
+
 static void finish(struct queue *q)
 {
     uint64_t mark;
@@ -96,6 +125,14 @@ static void finish(struct queue *q)
 static struct dmem bring(struct queue *q, const void *from, size_t size)
 {
     struct dmem m = room(q->device, size);
+    CHECK_EQ(device_upload(q, m, 0, from, size), STATUS_OK);
+    finish(q);
+    return m;
+}
+
+static struct dmem bring_as(struct queue *q, enum dtype t, const void *from, size_t size)
+{
+    struct dmem m = room_as(q->device, t, size);
     CHECK_EQ(device_upload(q, m, 0, from, size), STATUS_OK);
     finish(q);
     return m;
@@ -172,7 +209,7 @@ enum { TYPES = sizeof types / sizeof types[0], LARGE = (1 << 20) + 3, MIDDLE = 3
 DEVICE_TEST(what_is_uploaded_comes_back_from_any_offset)
 {
     struct queue *q = open_queue(d);
-    struct dmem m = room(d, 300);
+    struct dmem m = room_as(d, DTYPE_f32, 300);
     char in[200], out[100] = {0};
 
     for (size_t i = 0; i < sizeof in; i++) in[i] = (char)i;
@@ -193,7 +230,7 @@ DEVICE_TEST(large_copies_are_whole)
 {
     size_t size = (5u << 20) + 11;
     struct queue *q = open_queue(d);
-    struct dmem a = room(d, size), b = room(d, size);
+    struct dmem a = room_as(d, DTYPE_f16, size), b = room_as(d, DTYPE_f16, size);
     unsigned char *in = host_room(size), *out = host_room(size);
 
     for (size_t i = 0; i < size; i++) in[i] = (unsigned char)(i * 7 + i / 251);
@@ -236,7 +273,7 @@ DEVICE_TEST(marks_rise_and_pass_in_order)
 {
     size_t count = MIDDLE;
     struct queue *q = open_queue(d);
-    struct dmem m = room(d, count * 4);
+    struct dmem m = room_as(d, DTYPE_f32, count * 4);
     uint64_t mark[6], passed = 99, before = 0;
 
     CHECK_EQ(device_passed(q, &passed), STATUS_OK);
@@ -261,7 +298,7 @@ DEVICE_TEST(marks_rise_and_pass_in_order)
 DEVICE_TEST(passed_comes_to_every_mark_without_waiting)
 {
     struct queue *q = open_queue(d);
-    struct dmem m = room(d, 4 * MIDDLE);
+    struct dmem m = room_as(d, DTYPE_f32, 4 * MIDDLE);
     uint64_t mark, passed = 0;
 
     for (int i = 0; i < 5; i++) CHECK_EQ(device_zero(q, m, 4 * MIDDLE), STATUS_OK);
@@ -341,7 +378,7 @@ static void machine_open(struct machine *m, struct device *d, uint64_t seed, siz
         m->writer[i] = -1;
         m->model[i] = host_room(count * 4);
         set_random(DTYPE_f32, m->model[i], count, &m->random);
-        m->buffer[i] = bring(m->q[0], m->model[i], count * 4);
+        m->buffer[i] = bring_as(m->q[0], DTYPE_f32, m->model[i], count * 4);
     }
 }
 
@@ -393,7 +430,7 @@ TEST(the_late_device_finds_forgotten_awaits)
 DEVICE_TEST(a_queue_may_go_while_others_await_its_marks)
 {
     struct queue *a = open_queue(d), *b = open_queue(d), *c = open_queue(d);
-    struct dmem m = room(d, 4 * MIDDLE), busy = room(d, 4 * LARGE);
+    struct dmem m = room_as(d, DTYPE_f32, 4 * MIDDLE), busy = room_as(d, DTYPE_f32, 4 * LARGE);
     uint64_t mark, late;
     char byte = 1;
 
@@ -452,7 +489,7 @@ static void widen_and_add(struct queue *q, enum dtype t, size_t count)
         else if (t == DTYPE_f64) ((double *)want)[i] = ((double *)x)[i] + ((double *)y)[i];
         else ((int64_t *)want)[i] = integer(t, x, i) + integer(t, y, i);
     }
-    struct dmem a = bring(q, x, size), b = bring(q, y, size), sum = room(q->device, sum_size);
+    struct dmem a = bring_as(q, t, x, size), b = bring_as(q, t, y, size), sum = room_as(q->device, dtype_sum(t), sum_size);
     CHECK_EQ(device_widen(q, sum, a, t, count), STATUS_OK);
     CHECK_EQ(device_add(q, sum, b, t, count, &flags), STATUS_OK);
     fetch(q, got, sum, sum_size);
@@ -558,7 +595,7 @@ static void check_stats(const struct stats *got, const struct expected *want)
 static void stats_of(struct queue *q, enum dtype t, const void *a, const void *minus, size_t count)
 {
     size_t size = count * dtype_size(t);
-    struct dmem m = bring(q, a, size), by = minus != NULL ? bring(q, minus, size) : (struct dmem){0};
+    struct dmem m = bring_as(q, t, a, size), by = minus != NULL ? bring_as(q, t, minus, size) : (struct dmem){0};
     struct expected want = {.s = {.min = NAN, .max = NAN}};
     struct stats got;
 
@@ -631,7 +668,7 @@ DEVICE_TEST(statistics_are_of_what_was_there_in_the_order_of_the_queue)
     struct stats first, second, none;
 
     for (size_t i = 0; i < MIDDLE; i++) ones[i] = 1;
-    struct dmem m = bring(q, ones, 4 * MIDDLE);
+    struct dmem m = bring_as(q, DTYPE_f32, ones, 4 * MIDDLE);
     CHECK_EQ(device_stats(q, m, (struct dmem){0}, DTYPE_f32, MIDDLE, &first), STATUS_OK);
     CHECK_EQ(device_zero(q, m, 4 * MIDDLE), STATUS_OK);
     CHECK_EQ(device_stats(q, m, m, DTYPE_f32, MIDDLE, &second), STATUS_OK);
@@ -786,7 +823,7 @@ static void one_step(struct queue *q, const struct trial *x)
     size_t size = x->count * dtype_size(x->type), real_size = x->count * dtype_size(real);
     size_t scratch_size = step_scratch_size(x->rule, x->count);
     uint64_t random = x->count;
-    uint32_t flags = 0;
+    uint32_t flags = 0, in_parts = home;
     size_t master_count = x->master ? x->count : 0, master_size = master_count * dtype_size(real);
     struct arrays h = {.sum = random_room(real, x->count, &random), .last = random_room(x->type, x->count, &random),
                        .w = random_room(x->type, x->count, &random), .master = random_room(real, master_count, &random),
@@ -796,10 +833,13 @@ static void one_step(struct queue *q, const struct trial *x)
                      .flags = &flags, .columns = x->columns, .stream = STREAM};
 
     for (unsigned k = 0; k < rule_slots(x->rule); k++) h.slots[k] = random_room(real, x->count, &random);
-    struct dmem from = bring(q, h.w, size), to = room(q->device, size), scratch = room(q->device, scratch_size);
-    struct dmem sum = bring(q, h.sum, real_size), last = bring(q, h.last, size), master = bring(q, h.master, master_size);
+    if (rule_is_whole(x->rule)) home &= ~(uint32_t)HOME_IN_PARTS;
+    struct dmem from = bring_as(q, x->type, h.w, size), to = room_as(q->device, x->type, size);
+    struct dmem scratch = room_as(q->device, DTYPE_f64, scratch_size), sum = bring_as(q, real, h.sum, real_size);
+    struct dmem last = bring_as(q, x->type, h.last, size), master = bring_as(q, real, h.master, master_size);
     struct dmem slots[SLOTS];
-    for (unsigned k = 0; k < rule_slots(x->rule); k++) slots[k] = bring(q, h.slots[k], real_size);
+    for (unsigned k = 0; k < rule_slots(x->rule); k++) slots[k] = bring_as(q, real, h.slots[k], real_size);
+    home = in_parts;
     if (x->inputs & SUM_ONLY) s.sum = sum;
     if (x->inputs & LAST_ONLY) s.last = last;
     if (x->master) s.master = master;
@@ -866,7 +906,8 @@ DEVICE_TEST(large_steps_are_right_for_every_rule_and_type)
         for (int t = 0; t < TYPES; t++) {
             size_t count = t == 0 && (r == RULE_add || r == RULE_adam) ? LARGE : t == 0 ? MIDDLE : 70001;
             struct trial x = {(enum rule_id)r, types[t], count, BOTH, TO_NEW, dtype_is_half(types[t]), 1};
-            bool taken = cuts ? t == 0 || (r + (unsigned)t) % 4 == 0 || rule_takes_integers(x.rule) : r % 8 == 0;
+            bool taken = cuts ? t == 0 || (r + (unsigned)t) % 4 == 0 || rule_takes_integers(x.rule)
+                              : r % 8 == 0 || r == RULE_sgld;
             if (taken && is_trial(&x)) one_step(q, &x);
         }
     device_queue_free(q);
@@ -971,7 +1012,7 @@ DEVICE_TEST(one_element_that_does_not_fit_is_told_wherever_it_stands)
     uint32_t flags = 0;
 
     x[count - 2] = INT32_MAX;
-    struct dmem last = bring(q, x, count * 4);
+    struct dmem last = bring_as(q, DTYPE_i32, x, count * 4);
     struct step s = {.rule = RULE_add, .type = DTYPE_i32, .count = count, .last = last, .from = last, .to = last,
                      .flags = &flags};
     CHECK_EQ(device_step(q, &s), STATUS_OK);

@@ -1,6 +1,7 @@
 /* What the store does (steps, rounds, joins, leaves, dead workers, barriers, dedupe, versions, staging), over the
  * protocol, without sockets, on each device: the CPU, and the late one under several seeds, where a forgotten wait is
  * a wrong result. Time is the test's own. */
+#include "gpu/array.h"
 #include "tests/lib/direct.h"
 #include "tests/lib/late_device.h"
 #include "tests/lib/test.h"
@@ -16,6 +17,18 @@ static const char sync3[] = "\"type\": \"dist_sync\", \"num_workers\": 3";
 static const char async_[] = "\"type\": \"dist_async\"";
 static const char elastic[] = "\"type\": \"dist_sync\", \"elastic\": true";
 
+/* Several devices as one, late ones but for the first, with the smallest parts that there are. */
+static struct device *array_of(unsigned n)
+{
+    struct device *members[3], *d = NULL;
+    struct error e;
+
+    CHECK_OK(cpu_device_new(1, &members[0], &e), &e);
+    for (unsigned i = 1; i < n; i++) CHECK_OK(late_device_new(n + i, &members[i], &e), &e);
+    CHECK_OK(array_device_new(members, n, DMEM_ALIGN, &d, &e), &e);
+    return d;
+}
+
 static struct device *device_at(unsigned i)
 {
     struct device *d = NULL;
@@ -25,6 +38,7 @@ static struct device *device_at(unsigned i)
     case 0: CHECK_OK(cpu_device_new(1, &d, &e), &e); break;
     case 1: CHECK_OK(cpu_device_new(2, &d, &e), &e); break;
     case 2: case 3: case 4: CHECK_OK(late_device_new(i, &d, &e), &e); break;
+    case 5: case 6: return array_of(i - 3);
     default: break;
     }
     return d;
@@ -939,6 +953,82 @@ STORE_TEST(deleting_a_store_with_open_rounds_ends_them)
     client_join(a, async_);
     do_init(a, 3, 1.0f, 8);
     client_gone(a);
+}
+
+/* ---- several devices --------------------------------------------------------------------------------------------- */
+
+enum { CUT = 5 * DMEM_ALIGN + 3 };
+
+static const char adam[] = "{\"store\": %u, \"updater\": {\"type\": \"adam\", \"learning_rate\": 0.1}}";
+static const char lamb[] = "{\"store\": %u, \"updater\": {\"type\": \"lamb\", \"learning_rate\": 0.1}}";
+
+/* A few steps on a key that several devices have in parts, or in one piece if that is what the updater needs. */
+static void train(struct device *d, const char *updater, float out[CUT])
+{
+    struct fixture *f = fixture_new(d, 0);
+    struct client *c = joined(f, 1, async_);
+    struct error e;
+    float g[CUT];
+
+    do_json(c, WIRE_SetUpdater, updater, c->store);
+    uint64_t id = do_init(c, 3, 1.0f, CUT);
+    for (uint64_t step = 1; step <= 5; step++) {
+        for (size_t i = 0; i < CUT; i++) g[i] = 1.0f / (float)(i + step) - 0.01f;
+        CHECK_OK(try_push(c, id, step, g, sizeof g, DTYPE_f32, &e), &e);
+        fixture_settle(f);
+    }
+    CHECK_OK(try_pull(c, id, 0, out, sizeof g, NULL, &e), &e);
+    client_gone(c);
+    fixture_free(f);
+}
+
+TEST(on_several_devices_updates_give_the_bits_of_one)
+{
+    float one[CUT], more[CUT];
+
+    for (int i = 0; i < 2; i++)
+        for (unsigned n = 2; n <= 3; n++) {
+            train(device_at(0), i == 0 ? adam : lamb, one);
+            train(array_of(n), i == 0 ? adam : lamb, more);
+            CHECK(memcmp(one, more, sizeof one) == 0);
+        }
+}
+
+TEST(an_updater_that_needs_the_whole_is_refused_for_a_key_in_parts_with_the_cure)
+{
+    struct fixture *f = fixture_new(array_of(2), 0);
+    struct client *c = joined(f, 1, async_);
+    struct error e;
+    uint64_t id = do_init(c, 3, 1.0f, CUT);
+
+    CHECK(try_json(c, WIRE_SetUpdater, &e, lamb, c->store) == NULL);
+    CHECK_EQ(e.reason, REASON_UPDATER_UNFIT);
+    CHECK_SAYS(e.text, "key 3");
+    CHECK_SAYS(e.text, "delete the key, set the updater and initialise the key again");
+    do_push(c, id, 1, 2.0f, CUT);
+    fixture_settle(f);
+    CHECK_NEAR(do_pull(c, id, CUT), 2, 0);
+    do_json(c, WIRE_Delete, "{\"store\": %u, \"keys\": [3]}", c->store);
+    do_json(c, WIRE_SetUpdater, lamb, c->store);
+    id = do_init(c, 3, 1.0f, CUT);
+    do_push(c, id, 1, 2.0f, CUT);
+    fixture_settle(f);
+    CHECK(do_pull(c, id, CUT) < 1);
+    client_gone(c);
+    fixture_free(f);
+}
+
+TEST(keys_go_to_the_device_that_holds_least)
+{
+    struct device *d = array_of(3);
+    struct fixture *f = fixture_new(d, 0);
+    struct client *c = joined(f, 1, async_);
+
+    for (int64_t key = 0; key < 6; key++) do_init(c, key, 1.0f, 32);
+    fixture_settle(f);
+    for (unsigned i = 0; i < 3; i++) CHECK_EQ(array_member(d, i)->bytes_held, 2 * 2 * 32 * 4);
+    client_gone(c);
+    fixture_free(f);
 }
 
 TEST(the_token_is_asked_for_and_nothing_is_answered_without_hello)
