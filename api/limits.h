@@ -45,6 +45,7 @@ enum {
     BARRIERS_OF_WORKER_MAX = 16,     /* that one has come to and that are not complete */
     STAGINGS_MAX = 256,              /* values of one client that have begun to arrive */
     RANGES_MAX = 4096,               /* pieces with gaps between them that a value may arrive in */
+    STATE_COPIES_MAX = 16,           /* states that one client fetches in parts at once */
     DEDUPE_WINDOW = 256,             /* named requests of one client that are remembered; 4 x what may be in flight */
 
     /* Of an updater program. A block of every register, 1 KiB each, stays in the first-level cache with the value,

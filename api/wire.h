@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 struct wire_id { uint8_t at[16]; };          /* of a worker or of a daemon's life; all zero: none */
 
@@ -46,6 +47,8 @@ struct wire_id { uint8_t at[16]; };          /* of a worker or of a daemon's lif
     X(29, Workers,            json, 0)                       \
     X(30, Rounds,             json, 0)                       \
     X(31, UpdaterCheck,       json, 0)                       \
+    X(32, GetStates,          data, WIRE_BULK)               \
+    X(33, SetStates,          data, WIRE_WRITES | WIRE_BULK) \
     X(34, KeyStats,           json, 0)
 /* Taken for later rows: 14 RowPull, 16 Cancel, 21 SetCompression, 23 Snapshot, 25 Command. */
 
@@ -203,6 +206,42 @@ enum {
     F(u32, state)           \
     F(u64, version)
 
+/* GetStates and SetStates: count entries. A state is its slots and master, each at the next multiple of 16 of its bytes.
+ * `state` is a result of GetStates and an entry of SetStates: the type of the updater follows, zeros to 8, and `slots`
+ * times a `slot` with its name, zeros to 8. */
+#define WIRE_STATES(F)      \
+    F(u32, store)           \
+    F(u32, count)
+#define WIRE_STATES_ENTRY(F) \
+    F(u64, key)             \
+    F(u64, copy)            \
+    F(u64, offset)          \
+    F(u64, size)            \
+    F(u32, slot)            \
+    F(u32, reserved)
+#define WIRE_STATES_DONE(F) \
+    F(u32, count)           \
+    F(u32, faults)
+#define WIRE_STATE(F)       \
+    F(u64, key)             \
+    F(u64, copy)            \
+    F(u64, updates)         \
+    F(u64, since_begun)     \
+    F(u64, product)         \
+    F(u64, offset)          \
+    F(u64, size)            \
+    F(u64, total)           \
+    F(u16, slots)           \
+    F(u8,  updater_size)    \
+    F(u8,  reserved)        \
+    F(u32, reserved2)
+#define WIRE_SLOT(F)        \
+    F(u64, count)           \
+    F(u8,  dtype)           \
+    F(u8,  name_size)       \
+    F(u16, reserved)        \
+    F(u32, reserved2)
+
 /*    lower-case name, LIST */
 #define WIRE_MESSAGES(X)             \
     X(header, WIRE_HEADER)           \
@@ -223,7 +262,12 @@ enum {
     X(wait, WIRE_WAIT)               \
     X(wait_entry, WIRE_WAIT_ENTRY)   \
     X(wait_done, WIRE_WAIT_DONE)     \
-    X(wait_result, WIRE_WAIT_RESULT)
+    X(wait_result, WIRE_WAIT_RESULT) \
+    X(states, WIRE_STATES)           \
+    X(states_entry, WIRE_STATES_ENTRY) \
+    X(states_done, WIRE_STATES_DONE) \
+    X(state, WIRE_STATE)             \
+    X(slot, WIRE_SLOT)
 
 /* Numbers inside the fields. */
 enum { KEY_INT = 0, KEY_STR = 1 };
@@ -303,6 +347,24 @@ bool wire_head_write(struct buf *out, struct wire_header *h, struct bytes fixed,
 uint32_t crc32c(uint32_t crc, const void *at, size_t size);
 /* The same without the processor's instruction for it. */
 uint32_t crc32c_by_table(uint32_t crc, const void *at, size_t size);
+
+/* A product travels as the bits of an f64. */
+static inline uint64_t wire_of_double(double v)
+{
+    uint64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+
+static inline double wire_to_double(uint64_t bits)
+{
+    double v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+/* Where the next slot of a state begins, when so many bytes are used. */
+static inline uint64_t wire_aligned(uint64_t n) { return (n + WIRE_ALIGN - 1) / WIRE_ALIGN * WIRE_ALIGN; }
 
 /* Product of the dimensions, checked: false when a dimension is negative or count * size exceeds VALUE_SIZE_MAX. */
 bool wire_shape_size(const int64_t *dims, unsigned ndim, size_t element_size, uint64_t *count, uint64_t *size);

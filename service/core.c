@@ -26,7 +26,7 @@ enum status core_init(struct core *c, struct device *d, const uint8_t seed[16], 
     enum status s = STATUS_OK;
 
     *c = (struct core){.now_ms = now_ms, .device = d, .next_store = 1, .next_key = 1, .next_creation = 1, .next_ticket = 1,
-                       .next_stamp = 1};
+                       .next_stamp = 1, .next_copy = 1};
     memcpy(c->seed, seed, sizeof c->seed);
     c->staging_max = staging_max > 0 ? staging_max : quarter_of_memory();
     list_init(&c->stagings);

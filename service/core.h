@@ -48,6 +48,7 @@ struct core {
     uint64_t next_creation;                  /* the high part of their ids */
     uint64_t next_ticket;
     uint64_t next_stamp;                     /* orders joins and rounds */
+    uint64_t next_copy;                      /* of a state */
 
     uint64_t staging_used;                   /* bytes of pushes that are not yet applied */
     uint64_t staging_reserved;               /* kept free for the missing contributions of open rounds */

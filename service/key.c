@@ -152,7 +152,7 @@ static void update_end(struct update *u, const struct error *e)
 {
     struct key *k = u->key;
 
-    k->busy = false;
+    k->busy = k->turning = false;
     if (u->sum.size > 0) core_mem_free(k->core, &u->sum);
     staging_free(u->last);
     u->last = NULL;
@@ -160,6 +160,18 @@ static void update_end(struct update *u, const struct error *e)
     u->updater = NULL;
     u->done(u, e);
     waits_check(&k->waiters);
+}
+
+static void turn_ran(struct task *t, enum status s)
+{
+    struct update *u = CONTAINER_OF(t, struct update, task);
+    struct key *k = key_hold(u->key);
+    struct error e;
+
+    if (s != STATUS_OK) error_set(&e, REASON_DEVICE_LOST, "the device was lost while it was at work for a key");
+    update_end(u, s == STATUS_OK ? NULL : &e);
+    update_next(k);
+    key_drop(k);
 }
 
 static void update_ran(struct task *t, enum status s)
@@ -252,12 +264,13 @@ static void update_next(struct key *k)
         if (u == NULL) break;
         list_remove(&u->node);
         k->busy = true;
-        if (update_start(u, &e) == STATUS_OK) {
-            u->task.run = update_ran;
+        k->turning = u->kind == UPDATE_TURN;
+        if ((k->turning ? u->turn(u, &e) : update_start(u, &e)) == STATUS_OK) {
+            u->task.run = k->turning ? turn_ran : update_ran;
             core_after(k->core, k->queue_index, &u->task);
         } else {
             core_quiet(k->core, k->queue_index); /* its sum may still be being made */
-            watch_step_end(k, u, false);
+            if (!k->turning) watch_step_end(k, u, false);
             update_end(u, &e);
         }
     }

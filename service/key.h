@@ -67,6 +67,7 @@ struct key {
     struct watch *watch;                     /* owned; NULL: nobody looks at its statistics */
     uint64_t pushes;
     bool busy;                               /* one is in flight */
+    bool turning;                            /* and it is a turn: it writes no buffer */
     bool starting;                           /* update_next is at work */
     bool deleted;
     bool room_lent;                          /* a contribution to rounds[0] arrives in the room kept for it */
@@ -84,9 +85,10 @@ struct key {
     struct task task;                        /* its end */
 };
 
-enum update_kind { UPDATE_PUSH, UPDATE_ROUND, UPDATE_SET };
+enum update_kind { UPDATE_PUSH, UPDATE_ROUND, UPDATE_SET, UPDATE_TURN };
 
-/* One change of a value. Lies in a round, or is made for a push or a set. */
+/* One change of a value. Lies in a round, or is made for a push or a set. Or, of kind TURN, a turn in the line for what
+ * makes no version: while it has it no step is under way, and the state is of one moment. */
 struct update {
     struct task task;
     struct list_node node;
@@ -101,7 +103,9 @@ struct update {
     struct version *to;
     uint32_t flags;                          /* WORK_ */
     double product;                          /* of the state, when it is done */
-    void (*done)(struct update *u, const struct error *e);   /* e NULL: published as key->current; frees u */
+    enum status (*turn)(struct update *u, struct error *e);  /* TURN: gives the device its work */
+    void (*done)(struct update *u, const struct error *e);   /* e NULL: published as key->current, or the work of the
+                                              * turn is done; frees u */
 };
 
 /* A key with its first value out of a complete staging, which it takes (also when it fails). Allocates the spare and

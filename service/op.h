@@ -6,6 +6,7 @@
 #include "service/server.h"
 #include "service/share.h"
 #include "service/staging.h"
+#include "service/state_copy.h"
 #include "service/store.h"
 #include "service/wait.h"
 
@@ -49,6 +50,7 @@ struct session {
     struct named_result *window;     /* DEDUPE_WINDOW of them; NULL before the first named request */
     uint64_t highest;                /* sequence */
     struct pin pins[PINS_MAX];
+    struct state_copies copies;      /* of states, that are fetched in parts */
 };
 
 /* What server_place decided about the frame that a connection is receiving. */
@@ -170,7 +172,7 @@ void session_forget(struct session *s, uint64_t sequence);
 void session_pin(struct session *s, struct version *v, uint64_t sent, uint64_t total);
 void session_unpin_revoked(struct session *s, const struct version *v);
 
-/* ---- methods: op_json.c, op_push.c, op_init.c, op_pull.c, op_wait.c ---- */
+/* ---- methods: op_json.c, op_push.c, op_init.c, op_pull.c, op_wait.c, op_states.c ---- */
 
 typedef void method_json(struct request *r, json_t *in);
 typedef void method_data(struct request *r, const struct incoming *in);
@@ -180,6 +182,8 @@ WIRE_METHODS(METHOD_DECLARE)
 
 /* The head of an Init, Push or Set with one entry: decides, and lends memory for its body. */
 enum placement data_place(struct peer *p, const struct incoming *in, void **at);
+/* A named request of values in parts that was answered before is answered the same again. */
+bool set_answered_before(struct request *r);
 /* The answer of a wait that has been decided. */
 void wait_answer(struct wait *w);
 

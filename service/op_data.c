@@ -72,7 +72,8 @@ static enum status entry_open(struct batch *b, const struct entry *x, uint64_t s
     switch (b->kind) {
     case STAGING_PUSH: return push_open(b, x, sequence, out, repeat, e);
     case STAGING_SET: return set_open(b, x, sequence, out, e);
-    case STAGING_INIT: break;
+    case STAGING_INIT:
+    case STAGING_STATE: break;
     }
     return init_open(b, x, out, repeat, e);
 }
@@ -127,7 +128,8 @@ static enum status landed(struct batch *b, struct landing *l, struct set *set, b
     switch (b->kind) {
     case STAGING_PUSH: return store_push_record(s, e);
     case STAGING_SET: return set_complete(b, s, set, e);
-    case STAGING_INIT: break;
+    case STAGING_INIT:
+    case STAGING_STATE: break;
     }
     return init_complete(b, s, e);
 }

@@ -442,10 +442,10 @@ static json_t *key_json(const struct key *k, struct worker *w)
     uint64_t next = w != NULL ? worker_tell_step(w, k) : 0;
 
     for (unsigned i = 0; i < k->shape.ndim; i++) append(&shape, json_integer(k->shape.dims[i]));
-    return json_pack("{s:o,s:s,s:I,s:s,s:o,s:I,s:I}", "key", key_name_json(&k->name),
+    return json_pack("{s:o,s:s,s:I,s:s,s:o,s:I,s:I,s:I}", "key", key_name_json(&k->name),
                      "key_type", k->name.is_text ? "str" : "int", "id", (json_int_t)k->id,
                      "dtype", dtype_numpy(k->shape.dtype), "shape", shape, "version", (json_int_t)key_version(k),
-                     "next_step", (json_int_t)next);
+                     "updates", (json_int_t)k->state.updates, "next_step", (json_int_t)next);
 }
 
 static struct worker *worker_or_null(struct request *r, const struct store *s)

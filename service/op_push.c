@@ -214,7 +214,7 @@ enum status set_complete(struct batch *b, struct staging *st, struct set *set, s
 
 /* Set is named: a repeat is answered again. Parts of one value share the name, so only the request that completes it
  * is remembered; the others are forgotten as soon as they have landed. */
-static bool set_answered_before(struct request *r)
+bool set_answered_before(struct request *r)
 {
     const struct named_result *known;
     struct answer a = {0};

@@ -223,6 +223,7 @@ enum placement server_place(struct peer *p, const struct incoming *in, void **at
     case WIRE_Init:
     case WIRE_Push:
     case WIRE_Set: return data_place(p, in, at);
+    case WIRE_SetStates: return in->header.flags & WIRE_FLAG_CHECK ? PLACE_DROP : PLACE_SCRATCH;
     default: return in->header.body_size <= JSON_SIZE_MAX ? PLACE_SCRATCH : PLACE_DROP;
     }
 }

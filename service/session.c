@@ -28,6 +28,7 @@ static void session_free(struct session *s)
     list_remove(&s->node);
     if (map_find(server->by_id, id_bytes(&s->id)) == s) map_remove(server->by_id, id_bytes(&s->id));
     for (size_t i = 0; i < PINS_MAX; i++) unpin(&s->pins[i]);
+    state_copies_fini(&s->copies);
     for (size_t i = 0; i < s->worker_count; i++) worker_drop(s->workers[i]);
     mem_free(s->workers);
     share_drop(s->share);
@@ -52,6 +53,7 @@ void sessions_expire(struct server *s)
     LIST_EACH(struct session, at, node, &s->sessions) {
         for (size_t i = 0; i < PINS_MAX; i++)
             if (at->pins[i].version != NULL && now - at->pins[i].touched_ms >= PROGRESS_MS) unpin(&at->pins[i]);
+        state_copies_expire(&at->copies, now);
         if (is_idle(at) && (at->stale || now - at->seen_ms > IDLE_MS)) session_free(at);
     }
 }
@@ -87,6 +89,7 @@ static enum status session_new(struct server *s, const struct wire_id *id, uint3
     n->id = *id;
     n->epoch = epoch;
     n->number = s->next_session;
+    state_copies_init(&n->copies);
     n->name = mem_text(name.at, name.size);
     n->share = share_new();
     st = n->name != NULL && n->share != NULL ? STATUS_OK : error_set(e, REASON_NO_MEMORY, "no memory for a client");

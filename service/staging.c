@@ -85,6 +85,24 @@ enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, s
     return STATUS_OK;
 }
 
+enum status staging_reserve(struct core *c, struct share *u, uint64_t size, struct error *e)
+{
+    bool lent;
+    enum status st = admit_client(c, u, size, false, e);
+
+    if (st == STATUS_OK) st = admit(c, NULL, size, false, &lent, e);
+    if (st != STATUS_OK) return st;
+    c->staging_used += size;
+    share_add(u, (int64_t)size);
+    return STATUS_OK;
+}
+
+void staging_return(struct core *c, struct share *u, uint64_t size)
+{
+    c->staging_used -= size;
+    share_add(u, -(int64_t)size);
+}
+
 static void tear_off_landings(struct staging *s)
 {
     LIST_EACH(struct landing, l, node, &s->landings) {
@@ -118,6 +136,7 @@ void staging_free(struct staging *s)
     updater_drop(s->updater);
     mem_free(s->ranges);
     mem_free(s->init);
+    buf_fini(&s->about);
     key_drop(s->key);
     worker_drop(s->worker);
     share_drop(s->share);

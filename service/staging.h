@@ -11,7 +11,7 @@ struct store;
 struct worker;
 struct updater;
 
-enum staging_kind { STAGING_PUSH, STAGING_SET, STAGING_INIT };
+enum staging_kind { STAGING_PUSH, STAGING_SET, STAGING_INIT, STAGING_STATE };
 
 struct range { uint64_t from, to; };
 
@@ -32,7 +32,7 @@ struct staging {
     struct key *key;                         /* held; NULL for an init */
     struct worker *worker;                   /* held; NULL: nobody's */
     struct share *share;                     /* held; of the client that the worker was; NULL: nobody's */
-    uint64_t tag;                            /* push: step; set: sequence; init: number of the call */
+    uint64_t tag;                            /* push: step; set, state: sequence; init: number of the call */
     uint64_t sequence;                       /* push: its name */
     struct updater *updater;                 /* held: the one at recording (async) */
     struct dmem mem;
@@ -47,6 +47,7 @@ struct staging {
     bool complete;
     bool lent;                               /* took the room that is kept for its round, which admits one at a time */
     struct init_wanted *init;                /* init: owned; what is to be created */
+    struct buf about;                        /* state: what it consists of, as its parts say */
 };
 
 /* Room for `size` bytes at this place. advances: it belongs to the oldest open round of its key, whose room is reserved.
@@ -55,6 +56,10 @@ struct staging {
 enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, struct worker *w, uint64_t tag,
                         uint64_t size, struct mem_place place, bool advances, struct staging **out,
                         struct error *e) MUST_CHECK;
+/* Room for bytes of another kind, such as a copy of a state, under the same bounds. u: the client's share; NULL:
+ * nobody's. It is given back by staging_return. */
+enum status staging_reserve(struct core *c, struct share *u, uint64_t size, struct error *e) MUST_CHECK;
+void staging_return(struct core *c, struct share *u, uint64_t size);
 /* Frees it now: no device work may name it. */
 void staging_free(struct staging *s);
 /* Frees it when all work given to the queue so far is done. */

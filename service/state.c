@@ -220,8 +220,8 @@ static void fitting_begin(struct key *k, struct updater *u, struct fitting *f)
 
     *f = (struct fitting){.state = *old};
     updater_use(u, &key, k->shape.dtype, &f->state.use);
-    if (!updater_origins(old->updater, &old->use, u, &f->state.use, old->updates - old->begun, k->store->num_update,
-                         f->origins)) {
+    if (!updater_origins(old->updater, &old->use, u, &f->state.use, old->updates - old->begun,
+                         store_num_update(k->store), f->origins)) {
         f->state.begun = old->updates;
         f->state.product = 1;
     }
@@ -264,7 +264,7 @@ enum status state_fit(struct key *k, struct updater *u, struct error *e)
 void state_step(const struct key *k, const struct update *u, struct step *s, double *product)
 {
     const struct state *x = &k->state;
-    uint64_t updates = x->updates + 1, num_update = k->store->num_update;
+    uint64_t updates = x->updates + 1, num_update = store_num_update(k->store);
     struct update_moment m = {.t = updates - x->begun, .contributors = u->contributors, .product = x->product};
 
     m.num_workers = store_num_workers(k->store);
@@ -286,47 +286,73 @@ void state_stepped(struct key *k, double product)
 
 /* ---- seen from outside ------------------------------------------------------------------------------------------ */
 
-unsigned state_pieces(const struct key *k, struct state_piece out[STATE_PIECES])
+static unsigned pieces_of(const struct key *k, const struct updater_use *use, struct state_piece out[STATE_PIECES])
 {
-    const struct updater_use *use = &k->state.use;
+    size_t one = dtype_size(real_type(k));
     unsigned n = 0;
 
     for (unsigned i = 0; i < STATE_SCRATCH; i++) {
-        if ((k->state.places & 1u << i) == 0) continue;
         uint64_t size = piece_size(k, use, i);
+        if (size == 0) continue;
         out[n++] = (struct state_piece){.name = i == STATE_MASTER ? "master" : use_slot_name(use, i), .place = i,
-                                        .dtype = real_type(k), .count = size / dtype_size(real_type(k)), .size = size};
+                                        .dtype = real_type(k), .count = size / one, .size = size};
     }
     return n;
 }
 
+unsigned state_pieces(const struct key *k, struct state_piece out[STATE_PIECES])
+{
+    return k->state.updater != NULL ? pieces_of(k, &k->state.use, out) : 0;
+}
+
+unsigned state_expects(const struct key *k, const struct updater *u, struct state_piece out[STATE_PIECES])
+{
+    struct updater_use use;
+    char text[NAME_SIZE];
+    struct rule_key key = rule_key_of(k, text);
+
+    updater_use(u, &key, k->shape.dtype, &use);
+    return pieces_of(k, &use, out);
+}
+
+static enum status lined_up(struct key *k, enum status s, struct task *t, struct error *e)
+{
+    if (s != STATUS_OK) *e = *device_error(k->core->device);
+    else if (t != NULL) core_after(k->core, k->queue_index, t);
+    return s;
+}
+
 enum status state_read(struct key *k, const struct state_piece *piece, void *to, struct task *t, struct error *e)
 {
-    enum status s = device_download(k->queue, to, state_at(&k->state, piece->place), 0, (size_t)piece->size);
-
-    if (s == STATUS_OK) core_after(k->core, k->queue_index, t);
-    else *e = *device_error(k->core->device);
-    return s;
+    return lined_up(k, device_download(k->queue, to, state_at(&k->state, piece->place), 0, (size_t)piece->size), t, e);
 }
 
 enum status state_write(struct key *k, const struct state_piece *piece, const void *from, struct task *t,
                         struct error *e)
 {
-    enum status s = device_upload(k->queue, state_at(&k->state, piece->place), 0, from, (size_t)piece->size);
+    return lined_up(k, device_upload(k->queue, state_at(&k->state, piece->place), 0, from, (size_t)piece->size), t, e);
+}
 
-    if (s == STATUS_OK) core_after(k->core, k->queue_index, t);
-    else *e = *device_error(k->core->device);
-    return s;
+/* So many that none overflows, and that a double and a reader of JSON hold each. */
+#define UPDATES_MAX ((uint64_t)1 << 53)
+
+enum status state_check_counters(uint64_t updates, uint64_t since_begun, double product, struct error *e)
+{
+    if (since_begun <= updates && updates <= UPDATES_MAX && product >= 0 && product <= 1) return STATUS_OK;
+    return error_set(e, REASON_BAD_ARGUMENT, "counters of a key: %" PRIu64 " updates, %" PRIu64 " of them since its "
+                     "slots began, product %g", updates, since_begun, product);
 }
 
 enum status state_restore(struct key *k, uint64_t updates, uint64_t since_begun, double product, struct error *e)
 {
-    if (since_begun > updates || !(product >= 0 && product <= 1))
-        return error_set(e, REASON_BAD_ARGUMENT, "counters of a key: %" PRIu64 " updates, %" PRIu64 " of them since its "
-                         "slots began, product %g", updates, since_begun, product);
+    struct store *s = k->store;
+    enum status st = state_check_counters(updates, since_begun, product, e);
+
+    if (st != STATUS_OK) return st;
+    if (k->state.updates >= s->num_update && updates < k->state.updates) s->num_update_lowered = true;
     k->state.updates = updates;
     k->state.begun = updates - since_begun;
     k->state.product = product;
-    if (updates > k->store->num_update) k->store->num_update = updates;
+    if (updates > s->num_update) s->num_update = updates;
     return STATUS_OK;
 }

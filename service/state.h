@@ -62,13 +62,18 @@ struct state_piece {
 
 /* Fills *out in the order of the rule, the master last; answers how many. Steps that are lined up may change it. */
 unsigned state_pieces(const struct key *k, struct state_piece out[STATE_PIECES]);
-/* Lines up a copy of the piece behind the steps given so far; t runs when *to holds it. *to has piece->size bytes. */
+/* The pieces that it would have if it fitted u; changes nothing. */
+unsigned state_expects(const struct key *k, const struct updater *u, struct state_piece out[STATE_PIECES]);
+/* Lines up a copy of the piece behind the steps given so far; t runs when *to holds it. *to has piece->size bytes. t may
+ * be NULL, here and below, in a turn of the key (key.h), whose end tells the same. */
 enum status state_read(struct key *k, const struct state_piece *piece, void *to, struct task *t, struct error *e) MUST_CHECK;
 /* The other way. t runs when *from may go. The value does not follow the master: set it first. */
 enum status state_write(struct key *k, const struct state_piece *piece, const void *from, struct task *t,
                         struct error *e) MUST_CHECK;
-/* Puts the counters back as they were read: updates, and those since the slots began. BAD_ARGUMENT: since > updates, or
- * a product that is not from 0 to 1. */
+/* Are these counters that a key can have? BAD_ARGUMENT: since > updates, updates of more than can be counted, or a
+ * product that is not from 0 to 1. */
+enum status state_check_counters(uint64_t updates, uint64_t since_begun, double product, struct error *e) MUST_CHECK;
+/* Puts the counters back as they were read: updates, and those since the slots began; they are checked as above. */
 enum status state_restore(struct key *k, uint64_t updates, uint64_t since_begun, double product, struct error *e) MUST_CHECK;
 
 #endif

@@ -498,6 +498,17 @@ struct updater *store_updater(const struct store *s)
     return s->options.mode == MODE_ASYNC && s->options.async_default == ASYNC_ADD ? s->add : s->assign;
 }
 
+uint64_t store_num_update(struct store *s)
+{
+    if (!s->num_update_lowered) return s->num_update;
+    s->num_update_lowered = false;
+    s->num_update = 0;
+    for (size_t i = 0; i < s->slot_count; i++)
+        if (s->by_slot[i] != NULL && s->by_slot[i]->state.updates > s->num_update)
+            s->num_update = s->by_slot[i]->state.updates;
+    return s->num_update;
+}
+
 static enum status dead_blocks(const struct store *s, struct error *e)
 {
     char who[WORKER_PRINT_SIZE];

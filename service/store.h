@@ -35,7 +35,8 @@ struct store {
 
     struct updater *updater;         /* held; NULL: none was set */
     struct updater *assign, *add;    /* held; what "none" means */
-    uint64_t num_update;             /* the largest update counter that any of its keys had */
+    uint64_t num_update;             /* the largest update counter that any of its keys had; see store_num_update */
+    bool num_update_lowered;         /* a state of earlier was put back: to be counted anew */
     uint64_t first_pusher;           /* slot + 1 of the first worker that pushed without updater (async) */
     bool assign_warned;
 
@@ -123,6 +124,8 @@ enum status store_set_updater(struct store *s, struct updater *u, enum updater_s
 enum status store_check_updater(const struct store *s, const struct updater *u, enum updater_states how,
                                 bool *changed, uint64_t *version, struct error *e) MUST_CHECK;
 struct updater *store_updater(const struct store *s);        /* never NULL: what the next push is under */
+/* What schedules go by. Where the state of a key was put back to an earlier one it is that of the keys that are there. */
+uint64_t store_num_update(struct store *s);
 
 /* Arrives at a barrier. */
 enum status store_barrier(struct store *s, struct worker *w, struct bytes name, uint64_t *ticket,

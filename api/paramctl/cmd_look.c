@@ -412,6 +412,8 @@ int run_describe(const struct ctl *c)
         {WIRE_Set, {"push", "push_entry", "set_done", NULL, NULL}},
         {WIRE_Pull, {"pull", "pull_entry", "pull_done", "pull_result", "fault"}},
         {WIRE_Wait, {"wait", "wait_entry", "wait_done", "wait_result", "fault"}},
+        {WIRE_GetStates, {"states", "states_entry", "states_done", "state", "slot"}},
+        {WIRE_SetStates, {"states", "state", "slot", "states_done", NULL}},
     };
     const char *name = c->arg_count > 0 ? c->args[0] : "";
     unsigned m;

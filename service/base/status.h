@@ -106,7 +106,8 @@ enum status {
     X(60, BAD_CURSOR,        "bad-cursor",           INVALID_ARGUMENT,    400, "cursor is not of this list")   \
     X(61, JSON_TOO_LARGE,    "value-too-large-for-json", INVALID_ARGUMENT, 413, "value is too large for JSON")   \
     X(62, NETWORK_INVALID,   "network-invalid",      INVALID_ARGUMENT,    422, "network file is invalid")      \
-    X(63, NO_NETWORK,        "no-such-network",      NOT_FOUND,           404, "no such network")
+    X(63, NO_NETWORK,        "no-such-network",      NOT_FOUND,           404, "no such network")              \
+    X(64, NO_SLOT,           "no-such-slot",         NOT_FOUND,           404, "no such slot")
 
 enum reason {
 #define REASON_ENUM(number, name, code, status, http, title) REASON_##name = number,

@@ -108,6 +108,23 @@ static void check_faults(struct reader *r, uint32_t count, struct bytes body)
     MUST(r->left == 0);
 }
 
+static void check_state(struct reader *d)
+{
+    const uint8_t *start = d->at;
+    struct wire_state x;
+    struct wire_slot slot;
+
+    MUST(wire_get_state(d, &x) && x.size <= x.total && x.offset <= x.total - x.size && x.since_begun <= x.updates);
+    reader_take(d, x.updater_size);
+    reader_pad(d, start, 8);
+    for (unsigned i = 0; i < x.slots; i++) {
+        MUST(wire_get_slot(d, &slot));
+        reader_take(d, slot.name_size);
+        reader_pad(d, start, 8);
+    }
+    MUST(!d->failed);
+}
+
 static void check_data(const struct wire_header *h, struct bytes fixed, struct bytes desc, struct bytes body)
 {
     struct reader f = reader_of(fixed), d = reader_of(desc);
@@ -115,6 +132,7 @@ static void check_data(const struct wire_header *h, struct bytes fixed, struct b
     struct wire_init_done init;
     struct wire_pull_done pull;
     struct wire_wait_done wait;
+    struct wire_states_done states;
 
     switch (h->method) {
     case WIRE_Push: MUST(wire_get_push_done(&f, &push)); check_faults(&d, push.faults, body); break;
@@ -142,6 +160,11 @@ static void check_data(const struct wire_header *h, struct bytes fixed, struct b
             MUST(wire_get_wait_result(&d, &r) && r.state <= WAIT_FAILED);
         }
         check_faults(&d, wait.faults, body);
+        break;
+    case WIRE_GetStates:
+        MUST(wire_get_states_done(&f, &states));
+        for (uint32_t i = 0; i < states.count; i++) check_state(&d);
+        check_faults(&d, states.faults, body);
         break;
     default: break;
     }
@@ -445,10 +468,77 @@ static void one_wait(struct link *l)
     buf_fini(&f), buf_fini(&d);
 }
 
+static void one_get_states(struct link *l)
+{
+    struct wire_states fixed = {.store = a_store(), .count = 1 + byte() % 3};
+    struct buf f = {0}, d = {0}, body = {0};
+    unsigned flags = byte() % 4 == 0 ? WIRE_FLAG_CHECK : 0;
+
+    for (uint32_t i = 0; i < fixed.count; i++) {
+        struct wire_states_entry x = {.key = known(keys, key_count)};
+        if (byte() % 4 == 0) x.offset = byte(), x.size = byte();
+        if (byte() % 4 == 0) x.copy = 1 + byte() % 8;
+        if (byte() % 4 == 0) x.slot = byte() % 4;
+        if (byte() % 32 == 0) x.offset = number(8), x.size = number(8);
+        wire_put_states_entry(&d, &x);
+    }
+    wire_put_states(&f, &fixed);
+    ask(l, WIRE_GetStates, flags, 0, &f, &d, &body);
+    buf_fini(&f), buf_fini(&d);
+}
+
+static void put_word(struct buf *d, const char *word)
+{
+    buf_text(d, word);
+    buf_pad(d, 8);
+}
+
+static void one_set_states(struct link *l)
+{
+    struct wire_states fixed = {.store = a_store(), .count = 1};
+    struct store *s = store_at(&server->core, fixed.store);
+    struct wire_state x = {.key = known(keys, key_count), .updates = byte(), .product = wire_of_double(1)};
+    struct key *k = s != NULL ? store_key_at(s, x.key) : NULL;
+    struct state_piece pieces[STATE_PIECES];
+    unsigned n = k != NULL ? state_expects(k, store_updater(s), pieces) : 0;
+    const char *type = s != NULL ? updater_type(store_updater(s)) : "sgd";
+    struct buf f = {0}, d = {0}, body = {0};
+
+    for (unsigned i = 0; i < n; i++) x.total = wire_aligned(x.total) + pieces[i].size;
+    x.size = x.total;
+    x.slots = (uint16_t)n;
+    switch (byte() % 16) {
+    case 0: x.offset = x.size / 2, x.size -= x.offset; break;
+    case 1: x.size /= 2; break;
+    case 2: x.slots = (uint16_t)number(2); break;
+    case 3: x.since_begun = byte(), x.product = number(8); break;
+    case 4: x.offset = number(8), x.size = number(8); break;
+    case 5: x.total = number(8); break;
+    case 6: type = "adam"; break;
+    default: break;
+    }
+    x.updater_size = (uint8_t)strlen(type);
+    wire_put_state(&d, &x);
+    put_word(&d, type);
+    for (unsigned i = 0; i < n; i++) {
+        struct wire_slot slot = {.count = pieces[i].count, .dtype = (uint8_t)pieces[i].dtype,
+                                 .name_size = (uint8_t)strlen(pieces[i].name)};
+        if (byte() % 16 == 0) slot.count = number(8);
+        wire_put_slot(&d, &slot);
+        put_word(&d, pieces[i].name);
+    }
+    if (byte() % 16 == 0) d.size -= byte() % 8;
+    some_bytes(&body, x.size);
+    wire_put_states(&f, &fixed);
+    ask(l, WIRE_SetStates, byte() % 16 == 0 ? WIRE_FLAG_CHECK : 0, byte() % 4 != 0 ? ++sequence : sequence - byte() % 2,
+        &f, &d, &body);
+    buf_fini(&f), buf_fini(&d), buf_fini(&body);
+}
+
 static void one_raw(struct link *l)
 {
     struct buf f = {0}, d = {0}, body = {0};
-    unsigned method = byte() % 32, flags = byte() & WIRE_FLAGS_KNOWN;
+    unsigned method = byte() % 34, flags = byte() & WIRE_FLAGS_KNOWN;
 
     for (unsigned n = byte() % 64; n > 0; n--) buf_add(&f, &(uint8_t){(uint8_t)byte()}, 1);
     for (unsigned n = byte() % 128; n > 0; n--) buf_add(&d, &(uint8_t){(uint8_t)byte()}, 1);
@@ -521,6 +611,8 @@ static void step(void)
     else if (op < 185) one_pull(l);
     else if (op < 205) one_wait(l);
     else if (op < 222) one_push(l, WIRE_Set);
+    else if (op < 225) one_get_states(l);
+    else if (op < 229) one_set_states(l);
     else one_raw(l);
 }
 

@@ -36,7 +36,7 @@ static const char *key_wrong(const struct store *s, const struct key *k)
     MUST(k->rounds[1] == NULL || (k->rounds[0] != NULL && k->rounds[0]->step < k->rounds[1]->step));
     MUST(k->rounds[0] == NULL || k->rounds[0]->step <= k->opened_step);
     MUST(k->closed_step <= k->opened_step);
-    MUST(k->buffers == length(&k->versions) + length(&k->spares) + (k->busy ? 1 : 0));
+    MUST(k->buffers == length(&k->versions) + length(&k->spares) + (k->busy && !k->turning ? 1 : 0));
     MUST(k->buffers <= s->options.versions_max + 1);
     MUST(length(&k->spares) <= 1);
     MUST(k->current != NULL && k->versions.head.prev == &k->current->node);

@@ -405,10 +405,36 @@ static void put_wait_entries(struct peer *p, struct buf *desc, uint32_t count)
     }
 }
 
+static void put_states_entries(struct peer *p, struct buf *desc, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct wire_states_entry x = {.key = mostly(p->keys[below(KEYS)]), .copy = chance(50) ? 0 : mostly(below(40)),
+                                      .offset = chance(80) ? 0 : edge(), .size = chance(50) ? 0 : edge(),
+                                      .slot = (uint32_t)(chance(80) ? 0 : mostly(below(4)))};
+        wire_put_states_entry(desc, &x);
+    }
+}
+
+static void put_state(struct peer *p, struct buf *desc, size_t *body)
+{
+    struct wire_state x = {.key = mostly(p->keys[below(KEYS)]), .updates = mostly(below(100)), .since_begun = mostly(0),
+                           .product = mostly(0), .offset = mostly(0), .size = mostly(below(4096)), .total = edge(),
+                           .slots = (uint16_t)mostly(below(3)), .updater_size = 4};
+
+    wire_put_state(desc, &x);
+    buf_add(desc, chance(50) ? "adam\0\0\0" : "test\0\0\0", 8);
+    for (unsigned i = 0; i < x.slots && i < 4; i++) {
+        struct wire_slot slot = {.count = edge(), .dtype = (uint8_t)mostly(0), .name_size = (uint8_t)mostly(4)};
+        wire_put_slot(desc, &slot);
+        buf_add(desc, "mean\0\0\0", 8);
+    }
+    *body = (size_t)x.size;
+}
+
 static void put_data(struct peer *p, struct buf *out)
 {
     static const uint8_t methods[] = {WIRE_Push, WIRE_Push, WIRE_Push, WIRE_Set, WIRE_Pull, WIRE_Pull, WIRE_Init,
-                                      WIRE_Wait};
+                                      WIRE_Wait, WIRE_GetStates, WIRE_SetStates};
     static uint8_t bytes[BODY_MAX];
     struct wire_header h = {.method = methods[below(sizeof methods)], .sequence = mostly(p->sequence++)};
     struct buf fixed = {0}, desc = {0};
@@ -430,6 +456,12 @@ static void put_data(struct peer *p, struct buf *out)
         struct wire_pull f = {.store = some_store(p), .count = count};
         wire_put_pull(&fixed, &f);
         put_pull_entries(p, &desc, entries);
+    } else if (h.method == WIRE_GetStates || h.method == WIRE_SetStates) {
+        struct wire_states f = {.store = some_store(p), .count = count};
+        wire_put_states(&fixed, &f);
+        if (h.method == WIRE_GetStates) put_states_entries(p, &desc, entries);
+        else put_state(p, &desc, &body);
+        if (chance(30)) h.flags |= WIRE_FLAG_CHECK;
     } else {
         struct wire_wait f = {.count = count, .want = (uint32_t)mostly(entries),
                               .time_ms = (uint32_t)(chance(90) ? 0 : edge())};

@@ -116,6 +116,63 @@ static void wait_answer(struct frame *f)
     wire_put_wait_result(&f->desc, &x);
 }
 
+static const struct wire_slot momentum = {.count = 4, .dtype = 0, .name_size = 8};
+
+static void put_state_names(struct buf *desc)
+{
+    static const uint8_t sgd[8] = "sgd";
+
+    buf_add(desc, sgd, 8);
+    wire_put_slot(desc, &momentum);
+    buf_text(desc, "momentum");
+}
+
+static void get_states(struct frame *f)
+{
+    struct wire_states fixed = {.store = 1, .count = 1};
+    struct wire_states_entry x = {.key = 3};
+
+    begin(f, WIRE_GetStates, 0, 0);
+    wire_put_states(&f->fixed, &fixed);
+    wire_put_states_entry(&f->desc, &x);
+}
+
+static void get_states_answer(struct frame *f)
+{
+    struct wire_states_done fixed = {.count = 1};
+    struct wire_state x = {.key = 3, .copy = 1, .updates = 2, .since_begun = 2, .product = wire_of_double(1), .size = 16,
+                           .total = 16, .slots = 1, .updater_size = 3};
+
+    begin(f, WIRE_GetStates, WIRE_FLAG_ANSWER, 0);
+    f->header.deadline_ms = 0;
+    wire_put_states_done(&f->fixed, &fixed);
+    wire_put_state(&f->desc, &x);
+    put_state_names(&f->desc);
+    buf_add(&f->body, ones, sizeof ones);
+}
+
+static void set_states(struct frame *f)
+{
+    struct wire_states fixed = {.store = 1, .count = 1};
+    struct wire_state x = {.key = 3, .updates = 2, .since_begun = 2, .product = wire_of_double(1), .size = 16, .total = 16,
+                           .slots = 1, .updater_size = 3};
+
+    begin(f, WIRE_SetStates, 0, 6);
+    wire_put_states(&f->fixed, &fixed);
+    wire_put_state(&f->desc, &x);
+    put_state_names(&f->desc);
+    buf_add(&f->body, ones, sizeof ones);
+}
+
+static void set_states_answer(struct frame *f)
+{
+    struct wire_states_done fixed = {.count = 1};
+
+    begin(f, WIRE_SetStates, WIRE_FLAG_ANSWER, 6);
+    f->header.deadline_ms = 0;
+    wire_put_states_done(&f->fixed, &fixed);
+}
+
 static void error_answer(struct frame *f)
 {
     struct wire_error fixed = {.retry_ms = 0};
@@ -141,6 +198,10 @@ static const struct {
     {"its answer: version 2", pull_answer},
     {"Wait for push 1 of key id 3", wait_ticket},
     {"its answer: applied, version 2", wait_answer},
+    {"GetStates of key id 3", get_states},
+    {"its answer: sgd's momentum, four ones, after 2 updates", get_states_answer},
+    {"SetStates of the same", set_states},
+    {"its answer: in place", set_states_answer},
     {"an error", error_answer},
 };
 enum { FRAMES = sizeof frames / sizeof frames[0] };

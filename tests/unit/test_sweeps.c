@@ -143,6 +143,43 @@ static void pull(unsigned peer, uint32_t store, const uint64_t *keys, unsigned c
     buf_fini(&d);
 }
 
+static void get_states(unsigned peer, uint32_t store, const uint64_t *keys, unsigned count, uint64_t size)
+{
+    struct wire_states fixed = {.store = store, .count = count};
+    struct buf f = {0}, d = {0};
+
+    wire_put_states(&f, &fixed);
+    for (unsigned i = 0; i < count; i++) {
+        struct wire_states_entry x = {.key = keys[i], .size = size};
+        wire_put_states_entry(&d, &x);
+    }
+    write_frame(peer, WIRE_GetStates, 0, 0, &f, &d, NULL, 0);
+    buf_fini(&f);
+    buf_fini(&d);
+}
+
+/* Of adam, whose two slots have COUNT elements each, which is a multiple of 16 bytes. */
+static void set_states(unsigned peer, uint32_t store, uint64_t key, uint64_t sequence, uint64_t from, uint64_t to)
+{
+    static const uint8_t zeros[FRAME_ROOM];
+    static const struct wire_slot slots[2] = {{.count = COUNT, .name_size = 4}, {.count = COUNT, .name_size = 3}};
+    struct wire_states fixed = {.store = store, .count = 1};
+    struct wire_state x = {.key = key, .updates = 3, .since_begun = 2, .offset = from, .size = to - from,
+                           .total = 2 * COUNT * 4, .slots = 2, .updater_size = 4};
+    struct buf f = {0}, d = {0};
+
+    wire_put_states(&f, &fixed);
+    wire_put_state(&d, &x);
+    buf_add(&d, "adam\0\0\0", 8);
+    wire_put_slot(&d, &slots[0]);
+    buf_add(&d, "mean\0\0\0", 8);
+    wire_put_slot(&d, &slots[1]);
+    buf_add(&d, "var\0\0\0\0", 8);
+    write_frame(peer, WIRE_SetStates, 0, sequence, &f, &d, zeros, (size_t)x.size);
+    buf_fini(&f);
+    buf_fini(&d);
+}
+
 static void wait_for(unsigned peer, uint32_t store, uint64_t key, uint64_t number)
 {
     struct wire_wait fixed = {.count = 4, .want = 4, .time_ms = 500};
@@ -217,6 +254,11 @@ static void record_scenario(void)
     push(3, WIRE_Set, 2, 4, 0, DTYPE_f32, 0, COUNT * 4);
     push(3, WIRE_Set, 2, 4, 0, DTYPE_f32, 0, 400);
     push(3, WIRE_Set, 2, 4, 0, DTYPE_f32, 400, COUNT * 4);
+    get_states(1, 2, (const uint64_t[]){4, 99}, 2, 0);
+    get_states(3, 2, (const uint64_t[]){4}, 1, 100);
+    set_states(3, 2, 4, 900, 0, 2 * COUNT * 4);
+    set_states(3, 2, 4, 901, 400, 2 * COUNT * 4);
+    set_states(3, 2, 4, 901, 0, 400);
     json(1, WIRE_SetUpdater, "{\"store\": 2, \"updater\": null}");
     push(1, WIRE_Push, 2, 4, 3, DTYPE_f32, 0, COUNT * 4);
     init(1, 2, 0, "k", DTYPE_f32, 0, REINIT_REPLACE, 0, COUNT * 4);
