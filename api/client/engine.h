@@ -102,6 +102,14 @@ enum status op_pull(struct engine *en, const struct tensors *t, const struct pul
 enum status op_wait(struct engine *en, size_t count, const struct paramd_key *keys, struct op **out,
                     struct error *e) MUST_CHECK;
 enum status op_barrier(struct engine *en, const char *name, struct op **out, struct error *e) MUST_CHECK;
+/* The states of keys, each once, after the own pushes of them are applied. */
+enum status op_get_states(struct engine *en, size_t count, const struct paramd_key *keys, struct op **out,
+                          struct error *e) MUST_CHECK;
+/* states: lent until it is finished. */
+enum status op_set_states(struct engine *en, size_t count, const struct paramd_key *keys,
+                          const struct paramd_state *states, struct op **out, struct error *e) MUST_CHECK;
+/* What a finished op_get_states got, in the order of the keys; lives with the operation. NULL: of any other. */
+const struct paramd_state *op_states_at(const struct op *op);
 /* members: of a JSON document, without its braces ("" or "\"keys\":[1]"); "store" is put before them unless `whole`. */
 enum status op_json(struct engine *en, unsigned method, struct bytes members, bool whole, struct op **out,
                     struct error *e) MUST_CHECK;

@@ -433,6 +433,68 @@ int paramd_barrier_start(struct paramd *kv, const char *name, struct paramd_op *
     STARTED(op_barrier(kv->engine, name, &op, &error));
 }
 
+/* ---- states ------------------------------------------------------------------------------------------------------ */
+
+/* A function keeps by itself what it keeps from step to step. */
+static enum status check_updater(const struct paramd *kv, struct error *e)
+{
+    if (kv->function == NULL) return STATUS_OK;
+    return error_set(e, REASON_UPDATER_UNFIT, "the updater is a function: what it keeps is its own, so save that yourself, "
+                     "or set an updater by its document");
+}
+
+static enum status begin_get(struct paramd *kv, size_t count, const struct paramd_key *keys, struct op **op,
+                             struct error *e)
+{
+    enum status s = check_updater(kv, e);
+
+    return s == STATUS_OK ? op_get_states(kv->engine, count, keys, op, e) : s;
+}
+
+static enum status begin_set(struct paramd *kv, size_t count, const struct paramd_key *keys,
+                             const struct paramd_state *states, struct op **op, struct error *e)
+{
+    enum status s = check_updater(kv, e);
+
+    return s == STATUS_OK ? op_set_states(kv->engine, count, keys, states, op, e) : s;
+}
+
+int paramd_get_states_start(struct paramd *kv, size_t count, const struct paramd_key *keys, struct paramd_op **out,
+                            struct paramd_error *e)
+{
+    STARTED(begin_get(kv, count, keys, &op, &error));
+}
+
+int paramd_set_states_start(struct paramd *kv, size_t count, const struct paramd_key *keys,
+                            const struct paramd_state *states, struct paramd_op **out, struct paramd_error *e)
+{
+    STARTED(begin_set(kv, count, keys, states, &op, &error));
+}
+
+int paramd_get_states(struct paramd *kv, size_t count, const struct paramd_key *keys, struct paramd_op **out,
+                      struct paramd_error *e)
+{
+    int code = paramd_get_states_start(kv, count, keys, out, e), result = 0;
+
+    if (code != 0) return code;
+    while (!paramd_op_wait(*out, UINT32_MAX, &result, e)) continue;
+    if (result == 0) return 0;
+    paramd_op_free(*out);
+    *out = NULL;
+    return result;
+}
+
+int paramd_set_states(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_state *states,
+                      struct paramd_error *e)
+{
+    BLOCKING(begin_set(kv, count, keys, states, &op, &error));
+}
+
+const struct paramd_state *paramd_op_states(const struct paramd_op *op)
+{
+    return op->op != NULL ? op_states_at(op->op) : NULL;
+}
+
 /* ---- JSON methods ------------------------------------------------------------------------------------------------ */
 
 /* "keys":[3,4] */

@@ -182,6 +182,34 @@ typedef int paramd_update(void *ctx, const struct paramd_key *key, const struct 
 PARAMD_API int paramd_set_updater_function(struct paramd *kv, paramd_update *update, void *ctx,
                                            struct paramd_error *e);
 
+/* A slot of what an updater keeps for a key ("momentum"); or "master", the value in f32 of an f16 or bf16 key. */
+struct paramd_slot {
+    const char *name;
+    int dtype;
+    uint64_t count;              /* elements */
+    void *data;                  /* only read where it is an input */
+};
+
+struct paramd_state {
+    const char *updater;         /* the type whose slots these are: "adam" */
+    uint64_t updates;            /* of the key; paramd_set is none */
+    uint64_t since_begun;        /* those since its slots began */
+    double product;              /* over the steps: nadam's; else 1 */
+    size_t slot_count;
+    const struct paramd_slot *slots;
+};
+
+/* Reads the states of keys, each as it is between two updates, after this handle's own pushes of them have been applied.
+ * *out is the finished operation: paramd_op_states has an array of `count`, until paramd_op_free(*out). Keys must be
+ * distinct. FAILED_PRECONDITION "updater-incompatible" while a function is the updater: it keeps what it keeps itself. */
+PARAMD_API int paramd_get_states(struct paramd *kv, size_t count, const struct paramd_key *keys, struct paramd_op **out,
+                                 struct paramd_error *e);
+/* Puts states back. All are checked first: each has every slot of the present updater, of its type, dtypes and counts
+ * (FAILED_PRECONDITION "updater-incompatible", NOT_FOUND "no-such-slot", INVALID_ARGUMENT), and nothing is changed when
+ * one does not fit. The value does not follow a master: set it first. */
+PARAMD_API int paramd_set_states(struct paramd *kv, size_t count, const struct paramd_key *keys,
+                                 const struct paramd_state *states, struct paramd_error *e);
+
 /* Any JSON method of the protocol ("GetUpdater", "List", "Stats", ...) with this store's id filled in as "store".
  * *answer is for paramd_text_free. */
 PARAMD_API int paramd_call(struct paramd *kv, const char *method, const char *json, char **answer,
@@ -215,12 +243,20 @@ PARAMD_API int paramd_barrier_start(struct paramd *kv, const char *name, struct 
 PARAMD_API int paramd_call_start(struct paramd *kv, const char *method, const char *json, struct paramd_op **out,
                                  struct paramd_error *e);
 
+PARAMD_API int paramd_get_states_start(struct paramd *kv, size_t count, const struct paramd_key *keys,
+                                       struct paramd_op **out, struct paramd_error *e);
+PARAMD_API int paramd_set_states_start(struct paramd *kv, size_t count, const struct paramd_key *keys,
+                                       const struct paramd_state *states, struct paramd_op **out,
+                                       struct paramd_error *e);
+
 /* Replaces the standard deadline of an operation: so many ms from now. */
 PARAMD_API void paramd_op_deadline(struct paramd_op *op, uint32_t ms);
 /* Waits at most so long. 1: finished, *result_status and *e tell how. 0: not yet. ms 0 only looks. */
 PARAMD_API int paramd_op_wait(struct paramd_op *op, uint32_t ms, int *result_status, struct paramd_error *e);
 /* The answer of a finished paramd_call_start; lives with the operation. */
 PARAMD_API const char *paramd_op_answer(const struct paramd_op *op);
+/* What a finished paramd_get_states_start got, in the order of the keys; lives with the operation. NULL if it failed. */
+PARAMD_API const struct paramd_state *paramd_op_states(const struct paramd_op *op);
 /* Frees it; one that is not finished is cancelled: its arrays are no longer used when this returns. What has been
  * recorded of it stays recorded. NULL is nothing. */
 PARAMD_API void paramd_op_free(struct paramd_op *op);

@@ -728,8 +728,125 @@ TEST(closing_gives_all_memory_back)
     paramd_op_free(NULL);
 }
 
+/* ---- states ------------------------------------------------------------------------------------------------------ */
+
+enum { STATE_KEYS = 4 };
+static const int64_t state_counts[STATE_KEYS] = {3, 700000, 0, 1300000};     /* parts of 1 MiB, and frames of 4 */
+
+static void begin_adam(struct paramd *kv, struct paramd_key keys[STATE_KEYS], float *g)
+{
+    for (int k = 0; k < STATE_KEYS; k++) {
+        keys[k] = (struct paramd_key)PARAMD_INT(k);
+        struct paramd_tensor t = {g, PARAMD_F32, 1, &state_counts[k]};
+        CHECK_CALL(paramd_init(kv, 1, &keys[k], &t, &e));
+    }
+    CHECK_CALL(paramd_set_updater(kv, "{\"type\": \"adam\"}", &e));
+}
+
+static void push_all(struct paramd *kv, struct paramd_key keys[STATE_KEYS], float *g)
+{
+    for (int k = 0; k < STATE_KEYS; k++) {
+        struct paramd_tensor t = {g, PARAMD_F32, 1, &state_counts[k]};
+        CHECK_CALL(paramd_push(kv, 1, &keys[k], &t, 0, &e));
+    }
+}
+
+static bool same_states(const struct paramd_state *a, const struct paramd_state *b)
+{
+    for (int k = 0; k < STATE_KEYS; k++) {
+        if (a[k].updates != b[k].updates || a[k].slot_count != b[k].slot_count) return false;
+        for (size_t i = 0; i < a[k].slot_count; i++)
+            if (memcmp(a[k].slots[i].data, b[k].slots[i].data, a[k].slots[i].count * sizeof(float)) != 0) return false;
+    }
+    return true;
+}
+
+TEST(states_of_any_size_are_got_and_put_back)
+{
+    int64_t before = mem_live();
+    struct paramd *kv = open_type("local");
+    struct paramd_key keys[STATE_KEYS];
+    struct paramd_op *early, *late;
+    float *g = malloc((size_t)state_counts[3] * sizeof *g);
+
+    for (int64_t i = 0; i < state_counts[3]; i++) g[i] = (float)(i % 1009) - 500;
+    begin_adam(kv, keys, g);
+    push_all(kv, keys, g);
+    CHECK_CALL(paramd_get_states(kv, STATE_KEYS, keys, &early, &e));
+    const struct paramd_state *s = paramd_op_states(early);
+    CHECK_TEXT(s[3].updater, "adam");
+    CHECK_EQ(s[3].slot_count, 2);
+    CHECK_TEXT(s[3].slots[1].name, "var");
+    CHECK_EQ(s[3].slots[1].count, state_counts[3]);
+    CHECK_EQ(s[2].slot_count, 0);
+    CHECK_NEAR(((float *)s[3].slots[0].data)[1300000 - 1], 0.1 * (float)(1299999 % 1009 - 500), 1e-4);
+    push_all(kv, keys, g);
+    CHECK_CALL(paramd_set_states(kv, STATE_KEYS, keys, s, &e));
+    CHECK_CALL(paramd_get_states(kv, STATE_KEYS, keys, &late, &e));
+    CHECK(same_states(s, paramd_op_states(late)));
+    paramd_op_free(early), paramd_op_free(late);
+    paramd_close(kv);
+    free(g);
+    CHECK_EQ(mem_live(), before);
+}
+
+TEST(when_one_state_does_not_fit_none_is_put)
+{
+    struct paramd *kv = open_type("local");
+    struct paramd_key keys[STATE_KEYS], twice[2] = {PARAMD_INT(1), PARAMD_INT(1)}, unknown = PARAMD_INT(77);
+    struct paramd_op *early, *late;
+    struct paramd_state changed[STATE_KEYS];
+    struct paramd_slot slots[2];
+    float *g = calloc((size_t)state_counts[3], sizeof *g);
+
+    begin_adam(kv, keys, g);
+    push_all(kv, keys, g);
+    CHECK_CALL(paramd_get_states(kv, STATE_KEYS, keys, &early, &e));
+    memcpy(changed, paramd_op_states(early), sizeof changed);
+    memcpy(slots, changed[3].slots, sizeof slots);
+    push_all(kv, keys, g);
+    changed[3].slots = slots;
+    slots[0].count--;
+    CHECK_REFUSED(paramd_set_states(kv, STATE_KEYS, keys, changed, &e), "shape-mismatch");
+    slots[0].count++;
+    slots[0].name = "momentum";
+    CHECK_REFUSED(paramd_set_states(kv, STATE_KEYS, keys, changed, &e), "no-such-slot");
+    slots[0].name = NULL;
+    CHECK_REFUSED(paramd_set_states(kv, STATE_KEYS, keys, changed, &e), "invalid-argument");
+    changed[3].updater = "sgd", changed[3].slot_count = 0;
+    CHECK_REFUSED(paramd_set_states(kv, STATE_KEYS, keys, changed, &e), "updater-incompatible");
+    CHECK_REFUSED(paramd_set_states(kv, 2, twice, changed, &e), "invalid-argument");
+    CHECK_REFUSED(paramd_set_states(kv, 1, &unknown, changed, &e), "no-such-key");
+    CHECK_CALL(paramd_set_states(kv, 0, NULL, NULL, &e));
+    CHECK_CALL(paramd_get_states(kv, STATE_KEYS, keys, &late, &e));
+    for (int k = 0; k < STATE_KEYS; k++) CHECK_EQ(paramd_op_states(late)[k].updates, 2);
+    paramd_op_free(early), paramd_op_free(late);
+    paramd_close(kv);
+    free(g);
+}
+
+static int keep_nothing(void *ctx, const struct paramd_key *key, const struct paramd_tensor *sum,
+                        struct paramd_tensor *stored)
+{
+    (void)ctx, (void)key, (void)sum, (void)stored;
+    return 0;
+}
+
+TEST(a_function_keeps_its_states_itself)
+{
+    struct paramd *kv = open_type("local");
+    struct paramd_op *op = NULL;
+
+    init_with(kv, &key_3, 1);
+    CHECK_CALL(paramd_set_updater_function(kv, keep_nothing, NULL, &e));
+    CHECK_REFUSED(paramd_get_states(kv, 1, &key_3, &op, &e), "updater-incompatible");
+    CHECK(op == NULL);
+    paramd_close(kv);
+}
+
 static void short_life(void)
 {
+    struct paramd_op *states;
     struct paramd *kv;
     struct paramd_key keys[2] = {PARAMD_INT(3), PARAMD_INT(3)};
     float a[N] = {1}, b[N] = {2};
@@ -740,6 +857,12 @@ static void short_life(void)
         (void)paramd_set_updater(kv, "{\"type\": \"add\"}", &e);
         (void)paramd_push(kv, 2, keys, t, 0, &e);
         (void)paramd_pull(kv, 2, keys, t, 0, &e);
+        (void)paramd_set_updater(kv, "{\"type\": \"adam\"}", &e);
+        (void)paramd_push(kv, 1, keys, t, 0, &e);
+        if (paramd_get_states(kv, 1, keys, &states, &e) == 0) {
+            (void)paramd_set_states(kv, 1, keys, paramd_op_states(states), &e);
+            paramd_op_free(states);
+        }
     }
     paramd_close(kv);
 }
