@@ -38,7 +38,7 @@ struct exchange {
     const struct route *route;       /* NULL: none fits */
     const char *method;              /* as sent; GET for HEAD too */
     struct target target;
-    const char *store, *key, *worker, *name; /* out of the path; store is "default" when the path names none */
+    const char *store, *key, *slot, *worker, *name; /* out of the path; store is "default" when the path names none */
     struct buf body;
     uint64_t room;                   /* what the budget gave */
     bool body_refused;               /* error tells why; the rest of it is thrown away */

@@ -1,8 +1,9 @@
 /* Keys and their values over HTTP: lists, init, delete, and values as JSON, .npy or raw bytes. */
+#include "web/keys.h"
+
 #include "web/json.h"
 #include "web/routes.h"
 #include "web/tags.h"
-#include "web/value.h"
 
 #include "service/base/mem.h"
 
@@ -12,22 +13,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { KEYS_STANDARD = 100, KEYS_PAGE_MAX = 1000, TAG_SIZE = 48, ATTEMPTS = 5 };
-
-/* A key as the path names it. */
-struct place {
-    json_int_t store;                /* id; 0: `default` before its first Create */
-    bool is_int;
-    int64_t number;
-    const char *name;                /* as written; lent */
-};
-
-/* What Describe says of it. */
-struct seen {
-    json_int_t id, version;
-    struct tensor tensor;
-    char tag[TAG_SIZE];
-};
+enum { KEYS_STANDARD = 100, KEYS_PAGE_MAX = 1000, ATTEMPTS = 5 };
 
 /* ---- names ------------------------------------------------------------------------------------------------------ */
 
@@ -61,8 +47,7 @@ static bool read_type(struct exchange *x, const char *of_store, struct place *p)
 
 static json_t *key_json(const struct place *p) { return p->is_int ? json_integer(p->number) : json_string(p->name); }
 
-/* Which store, and of which type the key is: as ?type= says, or as the store's keys are. false after telling. */
-static bool find_place(struct exchange *x, struct place *p)
+bool find_place(struct exchange *x, struct place *p)
 {
     json_t *store = ask(x, WIRE_GetStore, json_pack("{s:s}", "store", x->store));
 
@@ -79,10 +64,10 @@ static json_t *row_json(const json_t *said, const struct seen *k)
     char number[32];
 
     snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT, json_integer_value(key));
-    return json_pack("{s:s,s:O,s:I,s:O,s:O,s:I,s:I}", "key", json_is_string(key) ? json_string_value(key) : number,
+    return json_pack("{s:s,s:O,s:I,s:O,s:O,s:I,s:O,s:I}", "key", json_is_string(key) ? json_string_value(key) : number,
                      "key_type", json_object_get(said, "key_type"), "id", k->id,
                      "dtype", json_object_get(said, "dtype"), "shape", json_object_get(said, "shape"),
-                     "version", k->version, "bytes", (json_int_t)k->tensor.size);
+                     "version", k->version, "updates", json_object_get(said, "updates"), "bytes", (json_int_t)k->tensor.size);
 }
 
 /* The tag tells the creation too: a key that was deleted and made again begins with version 1 again. */
@@ -107,8 +92,7 @@ static void read_seen(const json_t *said, struct seen *k)
     set_tag(k, (uint64_t)json_integer_value(json_object_get(said, "version")));
 }
 
-/* The row, or NULL after telling. */
-static json_t *find_key(struct exchange *x, const struct place *p, struct seen *k)
+json_t *find_key(struct exchange *x, const struct place *p, struct seen *k)
 {
     json_t *said = NULL, *row = NULL;
 
@@ -310,8 +294,7 @@ void handle_key_delete(struct exchange *x)
 
 /* ---- values out ------------------------------------------------------------------------------------------------- */
 
-/* The first fault of an answer, which lies behind its results. */
-static enum status fault_of(const struct reply *r, uint64_t at, struct error *e)
+enum status fault_of(const struct reply *r, uint64_t at, struct error *e)
 {
     struct reader in = reader_of(r->desc);
     struct wire_fault f;
@@ -415,7 +398,7 @@ static enum status write_value(struct exchange *x, enum form form, const struct 
     return s == STATUS_OK ? pull_value(x, p, k, &x->out, e) : s;
 }
 
-static enum form wanted_form(struct exchange *x)
+enum form wanted_form(struct exchange *x)
 {
     const char *format = exchange_query(x, "format");
     enum form f = format != NULL ? form_find(format) : form_accept(exchange_header(x, "Accept"));
@@ -427,8 +410,7 @@ static enum form wanted_form(struct exchange *x)
     return f;
 }
 
-/* Where it is to be had in the other forms. */
-static json_t *other_forms(struct exchange *x)
+json_t *other_forms(struct exchange *x)
 {
     const char *raw = x->target.raw;
     size_t size = strcspn(raw, "?");

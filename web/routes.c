@@ -126,6 +126,7 @@ static const char **named(struct exchange *x, const char *name, size_t size)
 {
     const struct { const char *name; const char **at; } names[] = {
         {"{store}", &x->store}, {"{key}", &x->key}, {"{worker}", &x->worker}, {"{name}", &x->name},
+        {"{slot}", &x->slot},
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strlen(names[i].name) == size && memcmp(names[i].name, name, size) == 0) return names[i].at;

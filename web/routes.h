@@ -39,7 +39,7 @@ enum { ROUTE_OPEN = 1 };             /* needs no token: nothing in it is secret 
     X(ADMIN, GET,    "/v1/stores/{store}/keys",                        NONE,  0,          "prefix limit cursor",   \
              keys,         "keys of a store, a page at a time")                                                    \
     X(ADMIN, GET,    "/v1/stores/{store}/keys/{key}",                  NONE,  0,          "type",                  \
-             key_get,      "one key: dtype, shape, version")                                                       \
+             key_get,      "one key: dtype, shape, version, updates")                                              \
     X(ADMIN, PUT,    "/v1/stores/{store}/keys/{key}",                  VALUE, 0,          "type format dtype shape", \
              key_put,      "inits a key with a value")                                                             \
     X(ADMIN, DELETE, "/v1/stores/{store}/keys/{key}",                  NONE,  0,          "type force",            \
@@ -48,6 +48,10 @@ enum { ROUTE_OPEN = 1 };             /* needs no token: nothing in it is secret 
              key_value,    "the value as JSON, npy or raw bytes")                                                  \
     X(ADMIN, GET,    "/v1/stores/{store}/keys/{key}/stats",            NONE,  0,          "type",                  \
              key_stats,    "norms, extremes, NaNs and histograms of value, gradient and update")                  \
+    X(ADMIN, GET,    "/v1/stores/{store}/keys/{key}/slots",            NONE,  0,          "type",                  \
+             key_slots,    "what the updater keeps for it: slots and counters")                                    \
+    X(ADMIN, GET,    "/v1/stores/{store}/keys/{key}/slots/{slot}",     NONE,  0,          "type format",           \
+             key_slot,     "a slot as JSON, npy or raw bytes")                                                     \
     X(ADMIN, GET,    "/v1/stores/{store}/updater",                     NONE,  0,          "",                      \
              updater_get,  "the updater's document")                                                               \
     X(ADMIN, PUT,    "/v1/stores/{store}/updater",                     JSON,  0,          "dry_run states",        \
@@ -70,6 +74,10 @@ enum { ROUTE_OPEN = 1 };             /* needs no token: nothing in it is secret 
              key_value,    "the same for the store `default`")                                                     \
     X(ADMIN, GET,    "/v1/keys/{key}/stats",                           NONE,  0,          "type",                  \
              key_stats,    "the same for the store `default`")                                                     \
+    X(ADMIN, GET,    "/v1/keys/{key}/slots",                           NONE,  0,          "type",                  \
+             key_slots,    "the same for the store `default`")                                                     \
+    X(ADMIN, GET,    "/v1/keys/{key}/slots/{slot}",                    NONE,  0,          "type format",           \
+             key_slot,     "the same for the store `default`")                                                     \
     X(ADMIN, GET,    "/networks/{name}",                               NONE,  ROUTE_OPEN, "",                      \
              network_page, "a page that shows a network, with live colours")                                       \
     X(ADMIN, GET,    "/ui/network.css",                                NONE,  ROUTE_OPEN, "",                      \

@@ -150,7 +150,7 @@ static void get_states(unsigned peer, uint32_t store, const uint64_t *keys, unsi
 
     wire_put_states(&f, &fixed);
     for (unsigned i = 0; i < count; i++) {
-        struct wire_states_entry x = {.key = keys[i], .size = size};
+        struct wire_states_entry x = {.key = id_of(keys[i]), .size = size};
         wire_put_states_entry(&d, &x);
     }
     write_frame(peer, WIRE_GetStates, 0, 0, &f, &d, NULL, 0);
@@ -164,7 +164,7 @@ static void set_states(unsigned peer, uint32_t store, uint64_t key, uint64_t seq
     static const uint8_t zeros[FRAME_ROOM];
     static const struct wire_slot slots[2] = {{.count = COUNT, .name_size = 4}, {.count = COUNT, .name_size = 3}};
     struct wire_states fixed = {.store = store, .count = 1};
-    struct wire_state x = {.key = key, .updates = 3, .since_begun = 2, .offset = from, .size = to - from,
+    struct wire_state x = {.key = id_of(key), .updates = 3, .since_begun = 2, .offset = from, .size = to - from,
                            .total = 2 * COUNT * 4, .slots = 2, .updater_size = 4};
     struct buf f = {0}, d = {0};
 

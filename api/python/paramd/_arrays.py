@@ -8,13 +8,13 @@ import ctypes
 
 import numpy as np
 
-from . import errors, _lib
+from . import errors, _half, _lib
 
-_NAMES = {'float32': 0, 'float64': 1, 'int8': 4, 'uint8': 5, 'int32': 6, 'int64': 7}
-_CODES = {np.dtype(name): code for name, code in _NAMES.items()}
-_DTYPES = {code: dtype for dtype, code in _CODES.items()}
+_NAMES = {'float32': 0, 'float64': 1, 'float16': 2, 'bfloat16': 3, 'int8': 4, 'uint8': 5, 'int32': 6, 'int64': 7}
+_DTYPES = {code: _half.bfloat16 if name == 'bfloat16' else np.dtype(name) for name, code in _NAMES.items()}
+_CODES = {**{dtype: code for code, dtype in _DTYPES.items()}, _half.BITS: _NAMES['bfloat16']}
 _SHORT = {'f32': 'float32', 'f64': 'float64', 'i8': 'int8', 'u8': 'uint8', 'i32': 'int32', 'i64': 'int64',
-          'f16': 'float16'}
+          'f16': 'float16', 'bf16': 'bfloat16'}
 
 _INT64_MIN, _INT64_MAX = -2**63, 2**63 - 1
 
@@ -25,8 +25,11 @@ def refuse(text, reason='invalid-argument'):
 
 def dtype_named(name):
     """numpy's dtype for the name that the service uses ("f32", also "float32")."""
+    name = _SHORT.get(name, name)
+    if name in _NAMES:
+        return _DTYPES[_NAMES[name]]
     try:
-        return np.dtype(_SHORT.get(name, name))
+        return np.dtype(name)
     except TypeError:
         raise errors.Unimplemented(f'numpy has no dtype {name}', reason='unimplemented') from None
 
@@ -80,12 +83,19 @@ def _code(dtype, what):
     code = _CODES.get(dtype)
     if code is not None:
         return code
-    if dtype == np.float16:
-        raise errors.Unimplemented(f'{what}: float16 is not computed in this version; use a.astype(numpy.float32)',
-                                   reason='unimplemented')
-    cure = {'b': 'use a.astype(numpy.uint8)', 'c': 'use a key for a.real and one for a.imag',
+    cure = {'u': 'use a.astype(numpy.int64), or for the bits of a bfloat16 a.view(paramd.bfloat16)',
+            'b': 'use a.astype(numpy.uint8)', 'c': 'use a key for a.real and one for a.imag',
             'O': 'make an array of numbers of it'}.get(dtype.kind, 'use a.astype(numpy.float32) or another of these')
     raise refuse(f'{what}: dtype {dtype} is none of {", ".join(_NAMES)}; {cure}')
+
+
+def same_type(a, b):
+    """Whether two dtypes are the same to the store."""
+    return _CODES.get(a) == _CODES.get(b)
+
+
+def _native(dtype):
+    return dtype if dtype.isnative else dtype.newbyteorder('=')
 
 
 def _ready(array):
@@ -108,7 +118,7 @@ def _from_numbers(numbers, dtype):
     try:
         array = np.asarray(numbers)
         with np.errstate(over='ignore', invalid='ignore'):
-            converted = array.astype(dtype)
+            converted = _half.to_bfloat16(array) if same_type(dtype, _half.BITS) else array.astype(dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise refuse(f'{numbers!r:.60} is no array of numbers: {error}') from None
     if dtype.kind in 'iu' and not np.array_equal(converted, array):
@@ -143,9 +153,9 @@ def as_input(value, number_dtype=None):
         array = _from_numbers(value, number_dtype() if number_dtype else _number_dtype(value))
     else:
         array = _view(value)
-    _code(array.dtype.newbyteorder('='), 'value')
+    _code(_native(array.dtype), 'value')
     if not _ready(array):
-        array = array.astype(array.dtype.newbyteorder('='), order='C')
+        array = array.astype(_native(array.dtype), order='C')
     return array
 
 
@@ -161,7 +171,7 @@ class Output:
 
     def __init__(self, out):
         self.target = _writable(out)
-        dtype = self.target.dtype.newbyteorder('=')
+        dtype = _native(self.target.dtype)
         _code(dtype, 'out')
         self.array = self.target if _ready(self.target) else np.empty(self.target.shape, dtype)
 
@@ -217,3 +227,42 @@ def borrowed(tensor):
     if size == 0:
         return np.empty(shape, dtype)
     return np.ndarray(shape, dtype, buffer=(ctypes.c_char * size).from_address(tensor.data))
+
+
+# ---- states ---------------------------------------------------------------------------------------------------------
+
+class States:
+    """States as the library takes them. Keeps them alive as long as it lives."""
+
+    def __init__(self, states):
+        self._kept = []
+        self.packed = (_lib.State * len(states))(*[self._pack(s) for s in states])
+
+    def _pack(self, state):
+        slots = []
+        for name, value in state.items():
+            array = as_input(value)
+            self._kept.append(array)
+            slots.append(_lib.Slot(name.encode(), _CODES[array.dtype], array.size, array.ctypes.data))
+        packed = (_lib.Slot * len(slots))(*slots)
+        self._kept.append(packed)
+        return _lib.State(state.updater.encode(), _counter(state.updates), _counter(state.since_begun),
+                          float(state.product), len(slots), ctypes.cast(packed, ctypes.c_void_p))
+
+
+def _counter(n):
+    if not isinstance(n, (int, np.integer)) or not 0 <= n < 2**63:
+        raise refuse(f'a counter is a whole number from 0 on, not {n!r:.40}')
+    return int(n)
+
+
+def slot_array(slot, shape):
+    """A copy of a slot of the library: of the shape of its key where it has as many elements, else a line."""
+    count = 1
+    for n in shape:
+        count *= n
+    dtype = _DTYPES[slot.dtype]
+    array = np.empty(shape if count == slot.count else (slot.count,), dtype)
+    if array.nbytes > 0:
+        ctypes.memmove(array.ctypes.data, slot.data, array.nbytes)
+    return array

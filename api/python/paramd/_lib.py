@@ -9,7 +9,7 @@ import ctypes.util
 import os
 import pathlib
 
-from ctypes import POINTER, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 from . import errors
 
@@ -39,6 +39,15 @@ class Tensor(ctypes.Structure):
     _fields_ = [('data', c_void_p), ('dtype', c_int), ('ndim', c_int), ('shape', c_void_p)]
 
 
+class Slot(ctypes.Structure):
+    _fields_ = [('name', c_char_p), ('dtype', c_int), ('count', c_uint64), ('data', c_void_p)]
+
+
+class State(ctypes.Structure):
+    _fields_ = [('updater', c_char_p), ('updates', c_uint64), ('since_begun', c_uint64), ('product', c_double),
+                ('slot_count', c_size_t), ('slots', c_void_p)]
+
+
 Update = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(LentKey), POINTER(Tensor), POINTER(Tensor))
 
 _KV, _OP, _TEXT, _ERROR = c_void_p, c_void_p, c_char_p, POINTER(Error)
@@ -66,6 +75,9 @@ _FUNCTIONS = {
     'paramd_wait_start': (c_int, [_KV, c_size_t, _KEYS, _NEW_OP, _ERROR]),
     'paramd_barrier_start': (c_int, [_KV, _TEXT, _NEW_OP, _ERROR]),
     'paramd_call_start': (c_int, [_KV, _TEXT, _TEXT, _NEW_OP, _ERROR]),
+    'paramd_get_states_start': (c_int, [_KV, c_size_t, _KEYS, _NEW_OP, _ERROR]),
+    'paramd_set_states_start': (c_int, [_KV, c_size_t, _KEYS, POINTER(State), _NEW_OP, _ERROR]),
+    'paramd_op_states': (POINTER(State), [_OP]),
     'paramd_op_deadline': (None, [_OP, c_uint32]),
     'paramd_op_wait': (c_int, [_OP, c_uint32, POINTER(c_int), _ERROR]),
     'paramd_op_answer': (c_char_p, [_OP]),

@@ -3,9 +3,10 @@
 A few words used throughout:
 
 key       an int (64 bits) or a str. The first key of a store decides which of the two it uses, for its life.
-value     a numpy array of float32, float64, int8, uint8, int32 or int64 with 0 to 8 dimensions, or anything that
-          numpy takes without a copy (array interface, buffers, DLPack on the CPU). A number, or a list with nothing
-          but numbers in it, is a value too: it takes the key's dtype, in init float32.
+value     a numpy array of float32, float64, float16, paramd.bfloat16, int8, uint8, int32 or int64 with 0 to 8
+          dimensions, or anything that numpy takes without a copy (array interface, buffers, DLPack on the CPU). A
+          number, or a list with nothing but numbers in it, is a value too: it takes the key's dtype, in init float32.
+          Bits of a bfloat16, such as 16-bit integers, become one by .view(paramd.bfloat16).
 version   1 after init, and one more with each change of the value.
 
 Where a method takes a key it also takes a list of keys, and then a list of as many values or outputs. Each of these may
@@ -30,7 +31,7 @@ import weakref
 
 import numpy as np
 
-from . import errors, optimizer, trace, _arrays, _lib
+from . import errors, optimizer, states as states_, trace, _arrays, _lib
 
 __all__ = ['KVStore', 'Info', 'create']
 
@@ -151,6 +152,9 @@ class _Operation:
 
     def answer(self):
         return json.loads(self._lib.paramd_op_answer(self._pointer) or b'{}')
+
+    def states(self, count):
+        return self._lib.paramd_op_states(self._pointer)[:count]
 
     def free(self):
         # Ctrl-C may come right after each call here: never twice, and not at all only until __del__.
@@ -509,10 +513,96 @@ class KVStore:
             return self._function.function
         return self._call('GetUpdater', {})['updater']
 
+    # -- states
+
+    def get_states(self, key=None):
+        """What the updater keeps for keys, after this store's own pushes of them are applied: a dict of key to State, a
+        dict of slot name to array with the counters as attributes (see paramd.states). key: one, a list, or None: all.
+
+        Each state is as it was between two steps. A key that has not been pushed since the updater was set has what
+        it had before."""
+        keys = self.keys() if key is None else _arrays.as_keys(key)
+        if not keys:
+            return {}
+        shapes = [info.shape for info in self._describe(keys)]
+        packed = _arrays.pack_keys(keys)
+        with _Operation(self, packed) as op:
+            op.run(self._lib.paramd_get_states_start, self._handle, len(keys), packed)
+            return {k: _state(s, shape) for k, s, shape in zip(keys, op.states(len(keys)), shapes)}
+
+    def set_states(self, states):
+        """Puts states back as get_states() answered them: a dict of key to State. All are checked first: each must have
+        every slot of the present updater, of its type, dtypes and sizes; when one does not fit nothing is changed.
+
+        They take their place between two steps; keys that are not named stay as they are. The value does not follow a
+        slot 'master': set() it first."""
+        keys = _arrays.as_keys(list(states))
+        for key, state in states.items():
+            if not isinstance(state, states_.State):
+                raise _arrays.refuse(f'key {key!r}: a state is a paramd.states.State, not {type(state).__name__}')
+        if not keys:
+            return
+        packed, given = _arrays.pack_keys(keys), _arrays.States(list(states.values()))
+        with _Operation(self, (packed, given)) as op:
+            op.run(self._lib.paramd_set_states_start, self._handle, len(keys), packed, given.packed)
+
+    def save_optimizer_states(self, fname, dump_optimizer=False, key=None):
+        """Writes what the updater keeps for keys (all, or those that key names) to a file in the safetensors format,
+        whole or not at all. dump_optimizer: loading it sets the updater as well, with all its numbers. Keys that were
+        never updated are left out.
+
+        The values are not in it: keep what pull() gives beside it. A store of a daemon does the same; one worker saves
+        for all. Where a Python function is the updater of a store of this process, its own get_states(dump_optimizer)
+        is asked for the bytes, as in MXNet."""
+        if self._function is not None:
+            data = self._of_function('get_states')(dump_optimizer)
+            with open(fname, 'wb') as f:
+                f.write(data)
+            return
+        states_.write(fname, self.get_states(key), self._optimizer(), dump_optimizer)
+
+    def load_optimizer_states(self, fname):
+        """Reads what save_optimizer_states wrote, after init (and set) of the same keys. Training then goes on with the
+        same bits as if it had not been interrupted.
+
+        Unless the file was saved with dump_optimizer=True an updater of the same type must have been set; its numbers
+        may be others. Keys that are not in the file stay as they are. In a store of several workers each may load the
+        same file before its first push, or one does and the others wait at a barrier."""
+        if self._function is not None:
+            load = self._of_function('set_states')
+            with open(fname, 'rb') as f:
+                load(f.read())
+            return
+        states, document, dumped = states_.read(fname)
+        self._describe(list(states))        # all there? before anything is changed
+        if dumped:
+            self.set_updater(document)
+        elif self._optimizer()['type'] != document['type']:
+            raise errors.FailedPrecondition(
+                f'{fname} has the states of {document["type"]}, and the updater is {self._optimizer()["type"]}: set the '
+                'same one first', reason='updater-incompatible')
+        self.set_states(states)
+
     _barrier = barrier
     _set_updater = set_updater
 
     # -- below: what the methods are made of
+
+    def _optimizer(self):
+        document = self._call('GetUpdater', {})['updater']
+        if document is None or document['type'] == 'assign':
+            raise errors.FailedPrecondition('there is no optimizer whose states could be saved or loaded: '
+                                            'set_optimizer() first', reason='updater-needed')
+        return document
+
+    def _of_function(self, name):
+        """A method of the updater function, which keeps its states itself."""
+        method = getattr(self._function.function, name, None)
+        if method is None:
+            raise errors.FailedPrecondition(
+                f'the updater is a Python function: what it keeps is its own. Save that yourself, give it a method '
+                f'{name}, or set an updater by its document', reason='updater-incompatible')
+        return method
 
     def _ask(self, function):
         self._enter()
@@ -663,7 +753,7 @@ class KVStore:
     def _unfit(self, keys, outputs):
         """The first output that has not the dtype and shape of its key, as far as is known."""
         for key, info, output in zip(keys, self._known(keys), outputs):
-            if (info.dtype, info.shape) != (output.array.dtype, output.array.shape):
+            if info.shape != output.array.shape or not _arrays.same_type(info.dtype, output.array.dtype):
                 return key, info, output.array
         return None
 
@@ -706,6 +796,12 @@ class KVStore:
         if made.text is not None:
             self._wait_for(self._lib.paramd_set_updater, _document_text(made.document()))
         self._traced = made
+
+
+def _state(lent, shape):
+    slots = (_lib.Slot * lent.slot_count).from_address(lent.slots) if lent.slot_count else ()
+    return states_.State({s.name.decode(): _arrays.slot_array(s, shape) for s in slots}, lent.updater.decode(),
+                         lent.updates, lent.since_begun, lent.product)
 
 
 def _raise(status, error):
