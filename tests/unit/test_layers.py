@@ -12,7 +12,8 @@ LAYERS = [
     ("gpu", "gpu/*"),
     ("core", "service/key.* service/state.* service/store.* service/round.* service/worker.* service/updater.* "
              "service/updater_document.* service/version.* "
-             "service/staging.* service/state_copy.* service/watch.* service/share.* service/wait.* service/core.* service/options.*"),
+             "service/state_copy.* "
+             "service/staging.* service/watch.* service/share.* service/wait.* service/core.* service/options.*"),
     ("edge", "service/op.* service/op_* service/session.* service/transport.* service/transport_* "
              "service/server.*"),
     ("face", "web/* api/client/* api/paramctl/*"),
