@@ -27,17 +27,6 @@ static size_t least_of(size_t a, size_t b) { return a < b ? a : b; }
 static double *totals_of(const struct step *s) { return s->scratch.at; }
 static double *partial_of(const struct step *s, size_t part) { return totals_of(s) + WHOLE_SUMS * (1 + part); }
 
-/* Of which one is never zero and never NaN. */
-static double norm_ratio(double value, double other) { return value > 0 && other > 0 ? value / other : 1; }
-
-static double bounded_norm(const struct step *s, double squares)
-{
-    double norm = sqrt(squares);
-
-    norm = norm < s->scalars.v[LAMB_LOWER] ? s->scalars.v[LAMB_LOWER] : norm;
-    return norm > s->scalars.v[LAMB_UPPER] ? s->scalars.v[LAMB_UPPER] : norm;
-}
-
 #define REAL float
 #define REAL_ROOT sqrtf
 #define NAME(x) x##_f32

@@ -1,6 +1,7 @@
 /* The parts of the whole rules for one real type: a template for whole.c, which defines REAL, REAL_ROOT and NAME
  * first. Values of f16 and bf16 are taken as f32, from the master if there is one. */
 #include "gpu/rules.h"
+#include "gpu/whole_rules.h"
 
 struct NAME(whole) {
     REAL a[RULE_SCALARS_MAX];
@@ -52,15 +53,6 @@ static void NAME(lars_norms)(const struct step *s, size_t begin, size_t count, d
     sums[1] = lanes_total(&x.lanes[1]);
 }
 
-static REAL NAME(lars_rate)(const struct step *s)
-{
-    const double *v = s->scalars.v;
-    double w = sqrt(totals_of(s)[0]), g = sqrt(totals_of(s)[1]);
-    double ratio = w > 0 && g > 0 ? v[LARS_ETA] * w / (g + v[GRAD_WD] * w + v[LARS_EPSILON]) : 1;
-
-    return (REAL)(v[MOMENTUM_LR] * ratio);
-}
-
 CLONES static void NAME(sgd_loop)(const REAL *restrict a, const REAL *restrict g, REAL *restrict w, size_t n)
 {
     for (size_t i = 0; i < n; i++) NAME(rule_sgd)(a, 0, g[i], &w[i], NULL);
@@ -77,7 +69,7 @@ static void NAME(lars_move_part)(const struct step *s, size_t begin, size_t coun
     struct NAME(whole) x;
 
     NAME(whole_begin)(s, &x);
-    x.a[MOMENTUM_LR] = NAME(lars_rate)(s);
+    x.a[MOMENTUM_LR] = (REAL)whole_lars_rate(s->scalars.v, totals_of(s));
     EACH_BLOCK(at, n) {
         loops_value(s, at, n, x.w);
         loops_sum(s, at, n, x.g);
@@ -101,24 +93,17 @@ static void NAME(lars_momentum_move)(const struct step *s, size_t begin, size_t 
 
 /* ---- lamb, lans ------------------------------------------------------------------------------------------------- */
 
-RULE_INLINE REAL NAME(lamb_root)(const REAL *a, REAL var)
-{
-    return REAL_ROOT(var) / a[LAMB_CORRECTION2] + a[ADAM_EPSILON];
-}
-
-/* u, from moments that are up to date. */
 CLONES static void NAME(lamb_direction)(const REAL *restrict a, const REAL *restrict m, const REAL *restrict v,
                                         const REAL *restrict w, REAL *restrict u, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        u[i] = m[i] / a[LAMB_CORRECTION1] / NAME(lamb_root)(a, v[i]) + a[LAMB_WD] * w[i];
+        u[i] = NAME(lamb_u)(a, m[i], v[i], w[i]);
 }
 
-/* q: the same with the gradient in the place of its mean. */
 CLONES static void NAME(lans_direction)(const REAL *restrict a, const REAL *restrict g, const REAL *restrict v,
                                         const REAL *restrict w, REAL *restrict q, size_t n)
 {
-    for (size_t i = 0; i < n; i++) q[i] = g[i] / NAME(lamb_root)(a, v[i]) + a[LAMB_WD] * w[i];
+    for (size_t i = 0; i < n; i++) q[i] = NAME(lans_q)(a, g[i], v[i], w[i]);
 }
 
 CLONES static void NAME(moments_loop)(const REAL *restrict a, const REAL *restrict g, REAL *restrict m,
@@ -164,7 +149,7 @@ static void NAME(lamb_norms)(const struct step *s, size_t begin, size_t count, d
 static void NAME(lamb_move)(const struct step *s, size_t begin, size_t count, double *sums)
 {
     struct NAME(whole) x;
-    double ratio = norm_ratio(bounded_norm(s, totals_of(s)[0]), sqrt(totals_of(s)[1]));
+    double ratio = whole_ratio(whole_bounded_norm(s->scalars.v, totals_of(s)[0]), sqrt(totals_of(s)[1]));
 
     (void)sums;
     NAME(whole_begin)(s, &x);
@@ -192,10 +177,8 @@ static void NAME(lans_gradient)(const struct step *s, size_t begin, size_t count
 /* The gradient is divided by its norm before it is clipped. */
 static void NAME(lans_begin)(const struct step *s, struct NAME(whole) *x)
 {
-    double norm = sqrt(totals_of(s)[3]);
-
     NAME(whole_begin)(s, x);
-    x->a[GRAD_RESCALE] = (REAL)(s->scalars.v[GRAD_RESCALE] / (norm == 0 ? 1 : norm));
+    x->a[GRAD_RESCALE] = (REAL)whole_lans_rescale(s->scalars.v, totals_of(s)[3]);
 }
 
 static void NAME(lans_load)(const struct step *s, size_t at, size_t n, struct NAME(whole) *x)
@@ -226,9 +209,9 @@ static void NAME(lans_norms)(const struct step *s, size_t begin, size_t count, d
 static void NAME(lans_move)(const struct step *s, size_t begin, size_t count, double *sums)
 {
     struct NAME(whole) x;
-    const double *a = s->scalars.v, w = bounded_norm(s, totals_of(s)[0]);
-    double by_mean = a[ADAM_LR] * a[ADAM_BETA1] * norm_ratio(w, sqrt(totals_of(s)[1]));
-    double by_gradient = a[ADAM_LR] * a[ADAM_REST1] * norm_ratio(w, sqrt(totals_of(s)[2]));
+    const double *a = s->scalars.v, w = whole_bounded_norm(s->scalars.v, totals_of(s)[0]);
+    double by_mean = a[ADAM_LR] * a[ADAM_BETA1] * whole_ratio(w, sqrt(totals_of(s)[1]));
+    double by_gradient = a[ADAM_LR] * a[ADAM_REST1] * whole_ratio(w, sqrt(totals_of(s)[2]));
 
     (void)sums;
     NAME(lans_begin)(s, &x);
@@ -275,7 +258,7 @@ static double NAME(long_row_squares)(const struct step *s, struct NAME(whole) *x
 CLONES static void NAME(adagrad_row)(const REAL *restrict a, REAL root, const REAL *restrict g, REAL *restrict w,
                                      size_t n)
 {
-    for (size_t i = 0; i < n; i++) w[i] = w[i] - a[ADAGRAD_LR] * (g[i] / root);
+    for (size_t i = 0; i < n; i++) w[i] = NAME(adagrad_moved)(a, root, g[i], w[i]);
 }
 
 /* One row, or a piece of it, whose clipped gradient is in x->g. */
@@ -313,7 +296,8 @@ static void NAME(groupadagrad_rows)(const struct step *s, struct NAME(whole) *x,
         squares[r] = squares[r] + (REAL)(NAME(squares_of)(g, columns) / (double)columns);
         REAL root = REAL_ROOT(squares[r]) + x->a[ADAGRAD_EPSILON];
         if (columns > 8) NAME(adagrad_row)(x->a, root, g, x->w + r * columns, columns);
-        else for (size_t i = r * columns; i < (r + 1) * columns; i++) x->w[i] = x->w[i] - x->a[ADAGRAD_LR] * (x->g[i] / root);
+        else for (size_t i = r * columns; i < (r + 1) * columns; i++)
+            x->w[i] = NAME(adagrad_moved)(x->a, root, x->g[i], x->w[i]);
     }
     loops_store(s, at, rows * columns, x->w);
 }
@@ -333,11 +317,6 @@ static void NAME(groupadagrad)(const struct step *s, size_t begin, size_t count,
 }
 
 /* ---- adafactor -------------------------------------------------------------------------------------------------- */
-
-RULE_INLINE REAL NAME(adafactor_mean)(const REAL *a, REAL before, double squares, size_t of)
-{
-    return a[ADAFACTOR_BETA] * before + a[ADAFACTOR_REST] * ((REAL)(squares / (double)of) + a[ADAFACTOR_EPSILON]);
-}
 
 static void NAME(add_values)(const struct step *s, struct NAME(whole) *x, size_t begin, size_t count)
 {
@@ -400,7 +379,7 @@ static void NAME(adafactor_columns)(const struct step *s, size_t begin, size_t c
 CLONES static void NAME(adafactor_row_direction)(REAL by_row, const REAL *restrict column, const REAL *restrict g,
                                                  REAL *restrict u, size_t n)
 {
-    for (size_t i = 0; i < n; i++) u[i] = g[i] * by_row / REAL_ROOT(column[i]);
+    for (size_t i = 0; i < n; i++) u[i] = NAME(adafactor_u)(by_row, column[i], g[i]);
 }
 
 /* u of a block, which may begin and end within rows. The root of the mean of rows is in the factor of a row, so that
@@ -435,7 +414,7 @@ static void NAME(adafactor_size)(const struct step *s, size_t begin, size_t coun
 
 CLONES static void NAME(adafactor_loop)(REAL by, REAL wd, const REAL *restrict u, REAL *restrict w, size_t n)
 {
-    for (size_t i = 0; i < n; i++) w[i] = w[i] - (by * u[i] + wd * w[i]);
+    for (size_t i = 0; i < n; i++) w[i] = NAME(adafactor_moved)(by, wd, u[i], w[i]);
 }
 
 struct NAME(adafactor_rates) {
@@ -444,12 +423,10 @@ struct NAME(adafactor_rates) {
 
 static struct NAME(adafactor_rates) NAME(adafactor_rates_of)(const struct step *s)
 {
-    const double *a = s->scalars.v, count = (double)s->count;
-    double size = sqrt(totals_of(s)[0] / count), movement = sqrt(totals_of(s)[2] / count), rate = a[ADAFACTOR_LR];
+    double u, w;
 
-    if (a[ADAFACTOR_SCALE] != 0) rate *= size > a[ADAFACTOR_LEAST] ? size : a[ADAFACTOR_LEAST];
-    double over = movement / a[ADAFACTOR_CLIP];
-    return (struct NAME(adafactor_rates)){(REAL)(rate / (over > 1 ? over : 1)), (REAL)(rate * a[ADAFACTOR_WD])};
+    whole_adafactor_rates(s->scalars.v, totals_of(s), (double)s->count, &u, &w);
+    return (struct NAME(adafactor_rates)){(REAL)u, (REAL)w};
 }
 
 static void NAME(adafactor_move)(const struct step *s, size_t begin, size_t count, double *sums)
@@ -469,8 +446,7 @@ static void NAME(adafactor_move)(const struct step *s, size_t begin, size_t coun
 
 CLONES static void NAME(adafactor_vector_var)(const REAL *restrict a, const REAL *restrict g, REAL *restrict v, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        v[i] = a[ADAFACTOR_BETA] * v[i] + a[ADAFACTOR_REST] * (g[i] * g[i] + a[ADAFACTOR_EPSILON]);
+    for (size_t i = 0; i < n; i++) v[i] = NAME(adafactor_var)(a, g[i], v[i]);
 }
 
 static void NAME(adafactor_vector_size)(const struct step *s, size_t begin, size_t count, double *sums)
