@@ -50,11 +50,11 @@ objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
 TEST_BINS := $(patsubst tests/%.c,$(OUT)/tests/%,$(TESTS))
 BENCH_BINS := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(BENCHES))
 
-.PHONY: all deps demo run test test-bins test-long bench bench-bins fuzz-bins fuzz-long help clean
+.PHONY: all cuda deps demo run test test-bins test-long bench bench-bins fuzz-bins fuzz-long help clean
 .DEFAULT_GOAL := all
 .SECONDARY:
 
-all: $(OUT)/paramd $(OUT)/paramctl $(OUT)/libparamd.so $(OUT)/libparamd.a
+all: $(OUT)/paramd $(OUT)/paramctl $(OUT)/libparamd.so $(OUT)/libparamd.a cuda
 
 # The loops become vectors only where comparisons may not trap; no result changes.
 $(OBJ)/gpu/%.o: CFLAGS += -fno-trapping-math
@@ -93,15 +93,20 @@ $(OUT)/bench/%: $(OBJ)/tests/bench/%.o $(call objects,$(BENCH_LIB)) $(OBJ)/all.a
 	@mkdir -p $(@D)
 	$(call say,LD) $(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@
 
-# ---- the stand-in for CUDA ---------------------------------------------------------------------------------------
+# ---- the CUDA plug-in --------------------------------------------------------------------------------------------
 
-# paramd-cusim.so is the CUDA plug-in on a stand-in for the CUDA runtime, with kernels compiled as C++: it runs without a
-# GPU. It needs CUDA's headers, no more. See tests/README.md.
+# paramd-cuda.so: the GPU as a device, apart from the daemon, so that the same daemon starts where there is no CUDA. Built
+# where nvcc is; the CUDA runtime is linked in, the driver never.
 CUDA_HOME ?= $(firstword $(wildcard /usr/local/cuda /opt/cuda) /usr/local/cuda)
 CUDA_SOURCES := $(wildcard gpu/cuda*.c)
 CUDA_KERNELS := $(wildcard gpu/cuda*.cu)
 # What the plug-in has of the daemon's, which lends it nothing.
-CUDA_SUPPORT := service/base/mem.c service/base/status.c service/base/bytes.c service/base/nearest.c gpu/dtype.c gpu/expr.c gpu/program.c gpu/program_cuda.c
+CUDA_SUPPORT := service/base/mem.c service/base/status.c service/base/bytes.c service/base/map.c gpu/pool.c gpu/dtype.c gpu/rule.c
+NVCC := $(wildcard $(CUDA_HOME)/bin/nvcc)
+# A contraction would round once where the CPU rounds twice. The three -fno keep the objects free of libstdc++.
+NVCC_FLAGS := -O3 -std=c++17 -I. -D_GNU_SOURCE -fmad=false -Xcompiler -fPIC,-fvisibility=hidden,-fno-threadsafe-statics \
+	-Xcompiler -fno-exceptions,-fno-rtti $(foreach n,80 90 100,-gencode arch=compute_$(n),code=sm_$(n)) \
+	-gencode arch=compute_100,code=compute_100 -Werror all-warnings -Xptxas -warn-spills --compress-mode=size
 CUSIM_SOURCES := $(filter-out tests/cusim/test_%,$(wildcard tests/cusim/*.c))
 HAVE_CUDA := $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h)
 CXX := $(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC)),$(subst gcc,g++,$(CC)))
@@ -110,6 +115,33 @@ CXX_BASE := -std=c++17 $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototy
 CUDA_INCLUDE := -isystem $(CUDA_HOME)/include
 # a comma where make would take it for its own
 , := ,
+cuda_objects = $(patsubst %,$(OBJ)/cuda/%.o,$(1))
+
+$(OBJ)/cuda/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(call say,NVC) $(NVCC) $(NVCC_FLAGS) -MMD -MF $(@:.o=.d) -MT $@ -c $< -o $@
+$(OBJ)/cuda/%.c.o: %.c
+	@mkdir -p $(@D)
+	$(call say,CC) $(CC) $(CFLAGS) $(CUDA_INCLUDE) -c $< -o $@
+
+# Sanitizers have no say in what the driver does, so other variants have no plug-in but the stand-in's.
+ifeq ($(BUILD),release)
+ifneq ($(NVCC),)
+cuda: $(OUT)/paramd-cuda.so
+else
+cuda:
+	@echo "no nvcc in $(CUDA_HOME): the daemon is built without paramd-cuda.so and serves from the CPU (README.md tells how to get it)"
+endif
+endif
+$(OUT)/paramd-cuda.so: $(call cuda_objects,$(CUDA_SOURCES) $(CUDA_KERNELS)) $(call objects,$(CUDA_SUPPORT))
+	@mkdir -p $(@D)
+	$(call say,LD) $(CC) $(CFLAGS) -shared -Wl,--no-undefined -Wl,--exclude-libs,ALL -Wl,-z,relro,-z,now $^ \
+		-L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread -lm -o $@
+
+# ---- the stand-in for CUDA ---------------------------------------------------------------------------------------
+
+# paramd-cusim.so is the CUDA plug-in on a stand-in for the CUDA runtime, with kernels compiled as C++: it runs without a
+# GPU. It needs CUDA's headers, no more. See tests/README.md.
 # What runs on the stand-in is built apart from the plug-in for nvcc: same sources, other kernels.
 cusim_objects = $(patsubst %,$(OBJ)/cusim/%.o,$(1))
 
@@ -120,7 +152,7 @@ $(OBJ)/tests/cusim/ptxi.o: CFLAGS := $(BASE) $(FLAGS_$(BUILD))
 
 $(OBJ)/cusim/%.cu.o: %.cu tests/cusim/cusim_device.h
 	@mkdir -p $(@D)
-	$(call say,CXX) $(CXX) $(CXX_BASE) $(FLAGS_$(BUILD)) $(CUDA_INCLUDE) -D__shared__=static -x c++ \
+	$(call say,CXX) $(CXX) $(CXX_BASE) $(FLAGS_$(BUILD)) $(CUDA_INCLUDE) -DCUSIM -D__shared__=static -x c++ \
 		-include tests/cusim/cusim_device.h -c $< -o $@
 $(OBJ)/cusim/%.c.o: %.c
 	@mkdir -p $(@D)
@@ -168,12 +200,12 @@ demo: deps-run all
 run: all
 	@build/paramd
 
-test-bins: $(TEST_BINS)
+test-bins: $(TEST_BINS) $(if $(HAVE_CUDA),$(OUT)/paramd-cusim.so)
 
 # The unit, device and system tests in release and asan builds, those with threads in a tsan build, the Python tests,
 # the document checks, and each fuzzer for FUZZ_SECONDS. All of it on a machine without a GPU, traffic on loopback only.
 FUZZ_SECONDS ?= 20
-SCRIPTS := tests/unit/test_headers.sh tests/unit/test_layers.py $(wildcard tests/system/test_*.py)
+SCRIPTS := tests/unit/test_headers.sh tests/unit/test_cuda_link.sh tests/unit/test_layers.py $(wildcard tests/system/test_*.py)
 THREADED := $(filter %test_mailbox.c %test_log.c %test_store.c %test_server.c tests/device/test_device.c tests/system/%,$(TESTS))
 test: deps-test
 	@$(MAKE) --no-print-directory BUILD=release all test-bins fuzz-bins
@@ -208,7 +240,7 @@ fuzz-long: deps-test fuzz-bins
 	@FUZZ_SECONDS=3600 tests/run -t 4000 $(patsubst %,build/fuzz/%,$(FUZZERS))
 
 help:
-	@echo "make            build/paramd build/paramctl build/libparamd.so build/libparamd.a"
+	@echo "make            build/paramd build/paramctl build/libparamd.so build/libparamd.a; build/paramd-cuda.so where nvcc is"
 	@echo "make demo       4 trainers learn handwritten digits over the store, sync and async"
 	@echo "make run        the daemon alone, on 127.0.0.1"
 	@echo "make test       all tests (about 10 minutes on 2 cores); make test-long for more"

@@ -13,16 +13,16 @@ void device_free(struct device *d)
     d->ops->close(d);
 }
 
-const char *device_kind(const struct device *d) { return d->ops->kind; }
+const char *device_kind(const struct device *d) { return d->name[0] != '\0' ? d->name : d->ops->kind; }
 const struct error *device_error(const struct device *d) { return &d->error; }
 
 static enum status refuse_lost(struct device *d)
 {
-    return error_set(&d->error, REASON_DEVICE_LOST, "the %s device is lost; restart the daemon to use it again",
-                     d->ops->kind);
+    return error_set(&d->error, REASON_DEVICE_LOST, "the %s device is lost%s%s; restart the daemon to use it again",
+                     device_kind(d), d->why[0] != '\0' ? ": " : "", d->why);
 }
 
-/* What a back end answered. Once lost, a device stays lost. */
+/* What a back end answered. Once lost, a device stays lost, and says why. */
 static enum status settle(struct device *d, enum status s)
 {
     if (s != reason_status(REASON_DEVICE_LOST)) return s;

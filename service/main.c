@@ -1,4 +1,5 @@
 /* paramd: the daemon. The order of set-up and tear-down, the loop of the core thread, and what signals do. */
+#include "gpu/plugin.h"
 #include "service/base/clock.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
@@ -42,6 +43,7 @@ struct daemon {
     uint64_t drain_until_ms;         /* 0: serving */
     uint64_t flush_ms;               /* when folded warnings are next looked at */
     uint64_t refused;                /* connections, as last told */
+    bool lost_told;
     bool stop;
 };
 
@@ -196,6 +198,25 @@ static enum status watch_signals(struct error *e)
     return loop_add(the.loop, &the.signal_watch, EPOLLIN, e);
 }
 
+/* The GPU that was asked for, or, with auto, the first if it is usable. */
+static enum status open_device(struct error *e)
+{
+    const struct settings *s = &the.settings;
+    struct card card = {.number = 0};
+    bool is_auto = strcmp(s->device, "auto") == 0;
+    struct error why;
+
+    if (!is_auto && !card_parse(s->device, &card)) return cpu_device_new((unsigned)s->threads, &the.device, e);
+    card.memory_max = s->device_memory;
+    if (cuda_device_new(&card, &the.device, &why) == STATUS_OK) {
+        log_info("main", "device %s: %s", device_kind(the.device), the.device->card);
+        return STATUS_OK;
+    }
+    if (!is_auto) return error_set(e, why.reason, "no usable GPU: %s", why.text);
+    log_info("main", "no usable GPU: %s; values lie in this machine's memory", why.text);
+    return cpu_device_new((unsigned)s->threads, &the.device, e);
+}
+
 static enum status start_core(struct error *e)
 {
     struct server_config c = {.staging_max = the.settings.staging_max, .token = the.token,
@@ -208,10 +229,8 @@ static enum status start_core(struct error *e)
         s = loop_add(the.loop, &the.mail_watch, EPOLLIN, e);
     }
     if (s == STATUS_OK) s = watch_signals(e);
-    if (s == STATUS_OK) s = cpu_device_new((unsigned)the.settings.threads, &the.device, e);
+    if (s == STATUS_OK) s = open_device(e);
     if (s != STATUS_OK) return s;
-    if (strcmp(the.settings.device, "auto") == 0)
-        log_info("main", "device auto: this build has no other than the CPU; values lie in this machine's memory");
     the.device_mail.open = poll_device;
     the.device->notify = device_moved;
     c.device = the.device;
@@ -301,11 +320,21 @@ static void tell_refused(void)
     the.refused = refused;
 }
 
+/* A GPU that is lost stays so. What needs no device goes on; a supervisor learns of it by the probe. */
+static void tell_lost(void)
+{
+    if (!the.device->lost || the.lost_told) return;
+    the.lost_told = true;
+    log_error("main", "%s", device_error(the.device)->text);
+    http_set_ready(the.probe, false);
+}
+
 static uint64_t tick(uint64_t now_ms)
 {
     uint64_t next = server_tick(the.server, now_ms);
 
     tell_refused();
+    tell_lost();
     if (now_ms >= the.flush_ms) {
         log_flush(now_ms);
         the.flush_ms = now_ms + LOG_FOLD_MS / 10;

@@ -188,9 +188,10 @@ json_t *server_info_json(const struct server *s)
 {
     const struct core *c = &s->core;
 
-    return json_pack("{s:s,s:o,s:s,s:f,s:i,s:i,s:{s:I,s:I,s:I,s:I},s:o,s:o}",
+    return json_pack("{s:s,s:o,s:s,s:s?,s:f,s:i,s:i,s:{s:I,s:I,s:I,s:I},s:o,s:o}",
                      "version", PARAMD_VERSION, "instance", hex_json(&s->config.instance),
-                     "device", device_kind(c->device), "uptime", (double)(c->now_ms - s->started_ms) / 1000.0,
+                     "device", device_kind(c->device), "card", c->device->card[0] != '\0' ? c->device->card : NULL,
+                     "uptime", (double)(c->now_ms - s->started_ms) / 1000.0,
                      "stores", (int)map_count(c->stores), "clients", (int)(s->session_count - s->own_sessions),
                      "memory", "device", (json_int_t)c->device->bytes_held, "staging", (json_int_t)c->staging_used,
                      "staging_max", (json_int_t)c->staging_max, "cache", (json_int_t)c->cache_bytes,

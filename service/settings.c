@@ -1,6 +1,7 @@
 #include "service/settings.h"
 
 #include "api/limits.h"
+#include "gpu/plugin.h"
 #include "service/base/mem.h"
 #include "service/transport_common.h"
 #include "service/updater.h"
@@ -313,7 +314,7 @@ void settings_strangers(void (*say)(const char *name, const char *near))
 {
     /* Other programs of paramd read these. */
     static const char *const others[] = {"PARAMD_CONFIG", "PARAMD_URL", "PARAMD_TOKEN", "PARAMD_ON_REINIT",
-                                         "PARAMD_STORE", "PARAMD_LIBRARY", "PARAMD_DAEMON", "PARAMD_BIN"};
+                                         "PARAMD_STORE", "PARAMD_CUDA_PLUGIN", "PARAMD_LIBRARY", "PARAMD_DAEMON", "PARAMD_BIN"};
     enum { OTHER_COUNT = sizeof others / sizeof others[0] };
     char own[SETTING_COUNT][NAME_SIZE], name[128];
     const char *known[SETTING_COUNT + OTHER_COUNT + 1] = {NULL};
@@ -482,10 +483,9 @@ static enum status check_web(const struct settings *s, const char *flag, const c
 
 static enum status check_device(const char *device, struct error *e)
 {
-    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0) return STATUS_OK;
-    if (strncmp(device, "cuda", 4) == 0 && (device[4] == '\0' || device[4] == ':'))
-        return error_set(e, REASON_BAD_ARGUMENT, "--device %.40s: this build has no CUDA device; use cpu or auto",
-                         device);
+    struct card card;
+
+    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0 || card_parse(device, &card)) return STATUS_OK;
     return error_set(e, REASON_BAD_ARGUMENT, "--device %.80s: one of auto, cpu and cuda:N", device);
 }
 

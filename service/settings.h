@@ -36,7 +36,9 @@ enum { LISTEN_MAX = 8, SETTINGS_FILE_SIZE_MAX = 64 << 10 };
     X(flag,    insecure,       "insecure",       "",                     "false",                FIXED, NULL,         \
       "listen beyond this machine without a token")                                                                   \
     X(text,    device,         "device",         "auto|cpu|cuda:N",      "auto",                 FIXED,               \
-      "Device and memory", "where values lie and updaters run; this build has the CPU alone")                         \
+      "Device and memory", "where values lie and updaters run; auto: the first GPU, or the CPU where none is usable") \
+    X(bytes,   device_memory,  "device-memory",  "BYTES",                "",                     FIXED, NULL,         \
+      "memory of the GPU that may be taken at all; standard: what it has free (suffixes k m g t)")                    \
     X(count,   threads,        "threads",        "N",                    "",                     FIXED, NULL,         \
       "workers of the CPU device; standard: one a core, at most 16")                                                  \
     X(bytes,   memory_max,     "memory-max",     "BYTES",                "",                     LIVE,  NULL,         \
@@ -93,8 +95,8 @@ struct settings {
 enum status settings_read(int argc, char **argv, struct settings *out, struct error *e) MUST_CHECK;
 void settings_fini(struct settings *s);          /* a zeroed one is nothing */
 
-/* What can be told without doing it: URLs that are none, doors that others could reach without a token, a device that
- * this build does not have. */
+/* What can be told without doing it: URLs that are none, doors that others could reach without a token, a device whose
+ * name is none. */
 enum status settings_check(const struct settings *s, struct error *e) MUST_CHECK;
 
 /* The flag of a FIXED setting in which the two differ, or NULL. */

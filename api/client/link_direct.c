@@ -1,9 +1,11 @@
 /* A private store: the server and its device live in the link, and what the engine sends is served on the thread that
  * waits for it. Bytes go from the caller's array to the store's memory, and back, with one copy. */
 #include "api/client/engine.h"
+#include "gpu/plugin.h"
 #include "service/base/mem.h"
 #include "service/server.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct link_direct {
@@ -266,6 +268,20 @@ static const struct link_ops direct_ops = {
     .watch = direct_watch, .run = direct_run, .free = direct_free,
 };
 
+/* A library takes no GPU unless it is told to. */
+static enum status open_device(struct device **out, struct error *e)
+{
+    const char *name = getenv("PARAMD_DEVICE");
+    struct card card = {.number = 0};
+    bool is_auto = name != NULL && strcmp(name, "auto") == 0;
+
+    if (name == NULL || name[0] == '\0' || strcmp(name, "cpu") == 0) return cpu_device_new(0, out, e);
+    if (!is_auto && !card_parse(name, &card))
+        return error_set(e, REASON_BAD_ARGUMENT, "PARAMD_DEVICE=%.80s: one of auto, cpu and cuda:N", name);
+    enum status s = cuda_device_new(&card, out, e);
+    return s != STATUS_OK && is_auto ? cpu_device_new(0, out, e) : s;
+}
+
 enum status link_direct_new(const uint8_t seed[16], struct link **out, struct error *e)
 {
     struct server_config c = {.embedded = true};
@@ -275,7 +291,7 @@ enum status link_direct_new(const uint8_t seed[16], struct link **out, struct er
     list_init(&d->requests);
     list_init(&d->answers);
     d->link.ops = &direct_ops;
-    enum status s = cpu_device_new(0, &d->device, e);
+    enum status s = open_device(&d->device, e);
     if (s == STATUS_OK) {
         c.device = d->device;
         memcpy(c.seed, seed, sizeof c.seed);

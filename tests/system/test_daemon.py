@@ -225,11 +225,13 @@ class Settings(unittest.TestCase):
             self.assertIn("PARAMD_LISTN in the environment is no setting; did you mean PARAMD_LISTEN?", d.log())
 
     def test_a_device_that_is_not_there_is_one_line_and_auto_tells_what_it_took(self):
-        done = run("--device", "cuda:0")
-        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1))
-        self.assertIn("--device cuda:0", done.stderr)
-        with Running() as d:
-            soon(lambda: "device auto" in d.log())
+        none = {"PARAMD_CUDA_PLUGIN": "/nowhere/paramd-cuda.so"}
+        done = run("--device", "cuda:0", **none)
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+        self.assertIn("no usable GPU: /nowhere/paramd-cuda.so: ", done.stderr)
+        with Running(env=none) as d:
+            soon(lambda: "no usable GPU: /nowhere/paramd-cuda.so: " in d.log())
+            self.assertEqual(d.fields["device"], "cpu")
 
     def test_a_name_that_begins_like_loopback_is_not_loopback(self):
         for host in ("127.0.0.1.example.com", "localhost.example.com"):

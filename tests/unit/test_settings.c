@@ -315,7 +315,7 @@ TEST(urls_and_devices_are_checked_beforehand)
         {"--listen", "ws://127.0.0.1:1", "--listen: "}, {"--listen", "tcp://127.0.0.1", "--listen: "},
         {"--listen", "tcp://127.0.0.1:70000", "--listen: "}, {"--bulk", "on", "--bulk: "}, {"--admin", "7780", "--admin: "},
         {"--probe", "127.0.0.1:x", "--probe: "},        {"--device", "tpu", "one of auto, cpu and cuda:N"},
-        {"--device", "cuda", "no CUDA device"},         {"--device", "cuda:0", "no CUDA device"},
+        {"--device", "cuda:", "one of auto, cpu"},      {"--device", "cuda:0,1", "one of auto, cpu and cuda:N"},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         begin();
