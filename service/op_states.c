@@ -544,7 +544,9 @@ static enum status open_state(struct setting *set, struct key *k, const struct g
         buf_fini(&about);
         return s;
     }
-    s = staging_new(k->core, STAGING_STATE, k, set->worker, sequence, x->state.total, false, out, e);
+    /* Only the CPU reads what lands here, so it need not lie in parts. */
+    s = staging_new(k->core, STAGING_STATE, k, set->worker, sequence, x->state.total,
+                    mem_place_of(k->home & ~(uint32_t)HOME_IN_PARTS, 0), false, out, e);
     if (s == STATUS_OK) (*out)->about = about;
     else buf_fini(&about);
     return s;
