@@ -32,6 +32,10 @@ CLIENT_LIBS := -lnanomsg -ljansson -lm
 OUT := $(if $(filter release,$(BUILD)),build,build/$(BUILD))
 OBJ := build/obj/$(BUILD)-$(notdir $(CC))
 
+# CUDA's headers are enough for the stand-in; nvcc makes the real plug-in.
+CUDA_HOME ?= $(firstword $(wildcard /usr/local/cuda /opt/cuda) /usr/local/cuda)
+HAVE_CUDA := $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h)
+
 # What a daemon or an embedded store consists of; mains and test code apart.
 MAINS := service/main.c api/paramctl/main.c
 DAEMON_SOURCES := $(filter-out $(MAINS) gpu/cuda%,$(wildcard service/base/*.c api/*.c gpu/*.c service/*.c web/*.c web/viz/*.c))
@@ -39,7 +43,7 @@ SOURCES := $(DAEMON_SOURCES) $(filter-out $(MAINS),$(wildcard api/client/*.c api
 CLIENT_SOURCES := $(filter-out service/main.c service/settings.c service/notify.c service/transport_% web/% api/paramctl/%,$(SOURCES)) \
 	$(wildcard web/viz/*.c)
 TEST_LIB := $(wildcard tests/lib/*.c)
-TESTS := $(wildcard tests/unit/test_*.c tests/device/test_*.c tests/system/test_*.c)
+TESTS := $(wildcard tests/unit/test_*.c tests/device/test_*.c tests/system/test_*.c) $(if $(HAVE_CUDA),$(wildcard tests/cusim/test_*.c))
 BENCHES := $(wildcard tests/bench/bench_*.c)
 BENCH_LIB := $(filter-out $(BENCHES),$(wildcard tests/bench/*.c))
 
@@ -97,7 +101,6 @@ $(OUT)/bench/%: $(OBJ)/tests/bench/%.o $(call objects,$(BENCH_LIB)) $(OBJ)/all.a
 
 # paramd-cuda.so: the GPU as a device, apart from the daemon, so that the same daemon starts where there is no CUDA. Built
 # where nvcc is; the CUDA runtime is linked in, the driver never.
-CUDA_HOME ?= $(firstword $(wildcard /usr/local/cuda /opt/cuda) /usr/local/cuda)
 CUDA_SOURCES := $(wildcard gpu/cuda*.c)
 CUDA_KERNELS := $(wildcard gpu/cuda*.cu)
 # What the plug-in has of the daemon's, which lends it nothing.
@@ -108,7 +111,6 @@ NVCC_FLAGS := -O3 -std=c++17 -I. -D_GNU_SOURCE -fmad=false -Xcompiler -fPIC,-fvi
 	-Xcompiler -fno-exceptions,-fno-rtti $(foreach n,80 90 100,-gencode arch=compute_$(n),code=sm_$(n)) \
 	-gencode arch=compute_100,code=compute_100 -Werror all-warnings -Xptxas -warn-spills --compress-mode=size
 CUSIM_SOURCES := $(filter-out tests/cusim/test_%,$(wildcard tests/cusim/*.c))
-HAVE_CUDA := $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h)
 CXX := $(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC)),$(subst gcc,g++,$(CC)))
 CXX_BASE := -std=c++17 $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes,$(BASE)) -fno-exceptions -fno-rtti \
 	-fno-threadsafe-statics -Wno-unused-function
@@ -148,11 +150,11 @@ cusim_objects = $(patsubst %,$(OBJ)/cusim/%.o,$(1))
 # The stand-in's own queues are no business of the sanitizers': it tells them what CUDA promises, by hand. What it runs
 # for others (kernels, PTX) is instrumented.
 $(OBJ)/tests/cusim/%.o: CFLAGS := $(BASE) -O2 -g $(CUDA_INCLUDE)
-$(OBJ)/tests/cusim/ptxi.o: CFLAGS := $(BASE) $(FLAGS_$(BUILD))
+$(OBJ)/tests/cusim/test_%.o $(OBJ)/tests/cusim/ptxi_run.o: CFLAGS := $(BASE) $(FLAGS_$(BUILD)) $(CUDA_INCLUDE)
 
 $(OBJ)/cusim/%.cu.o: %.cu tests/cusim/cusim_device.h
 	@mkdir -p $(@D)
-	$(call say,CXX) $(CXX) $(CXX_BASE) $(FLAGS_$(BUILD)) $(CUDA_INCLUDE) -DCUSIM -D__shared__=static -x c++ \
+	$(call say,CXX) $(CXX) $(CXX_BASE) $(FLAGS_$(BUILD)) $(CUDA_INCLUDE) -x c++ \
 		-include tests/cusim/cusim_device.h -c $< -o $@
 $(OBJ)/cusim/%.c.o: %.c
 	@mkdir -p $(@D)
@@ -162,6 +164,18 @@ ifneq ($(HAVE_CUDA),)
 $(OUT)/paramd-cusim.so: $(call cusim_objects,$(CUDA_SOURCES) $(CUDA_KERNELS)) $(call objects,$(CUSIM_SOURCES) $(CUDA_SUPPORT))
 	@mkdir -p $(@D)
 	$(call say,LD) $(CC) $(CFLAGS) -shared -Wl,-Bsymbolic $(if $(filter release,$(BUILD)),-Wl$(,)-z$(,)defs) $^ -ldl -lm -o $@
+
+# Tests of the stand-in itself, with a small back end in which faults can be planted.
+CUSIM_SAMPLE := $(call cusim_objects,tests/cusim/sample/backend.c tests/cusim/sample/kernels.cu)
+$(OUT)/tests/cusim/%: $(OBJ)/tests/cusim/%.o $(CUSIM_SAMPLE) $(call objects,$(CUSIM_SOURCES) $(TEST_LIB)) $(OBJ)/all.a
+	@mkdir -p $(@D)
+	$(call say,LD) $(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@
+# The same kernels as real PTX.
+CUSIM_PTX := build/obj/cusim/sample.ptx
+$(CUSIM_PTX): tests/cusim/sample/kernels.cu tests/cusim/sample/kernels.h gpu/half.h
+	@mkdir -p $(@D)
+	$(call say,PTX) $(CUDA_HOME)/bin/nvcc -ptx -std=c++17 -fmad=false -arch=compute_90 -I. $< -o $@
+$(OUT)/tests/cusim/test_ptxi: | $(if $(wildcard $(CUDA_HOME)/bin/nvcc),$(CUSIM_PTX))
 else
 $(OUT)/paramd-cusim.so:
 	@echo "$@ is not built: no CUDA headers in $(CUDA_HOME)"
@@ -205,8 +219,9 @@ test-bins: $(TEST_BINS) $(if $(HAVE_CUDA),$(OUT)/paramd-cusim.so)
 # The unit, device and system tests in release and asan builds, those with threads in a tsan build, the Python tests,
 # the document checks, and each fuzzer for FUZZ_SECONDS. All of it on a machine without a GPU, traffic on loopback only.
 FUZZ_SECONDS ?= 20
-SCRIPTS := tests/unit/test_headers.sh tests/unit/test_cuda_link.sh tests/unit/test_layers.py $(wildcard tests/system/test_*.py)
-THREADED := $(filter %test_mailbox.c %test_log.c %test_store.c %test_server.c tests/device/test_device.c tests/system/%,$(TESTS))
+SCRIPTS := tests/unit/test_headers.sh tests/unit/test_cuda_link.sh tests/unit/test_layers.py $(wildcard tests/system/test_*.py) \
+	$(if $(HAVE_CUDA),,tests/cusim/without_cuda.sh)
+THREADED := $(filter tests/cusim/test_cusim.c tests/cusim/test_nccl.c %test_mailbox.c %test_log.c %test_store.c %test_server.c tests/device/test_device.c tests/system/%,$(TESTS))
 test: deps-test
 	@$(MAKE) --no-print-directory BUILD=release all test-bins fuzz-bins
 	@$(MAKE) --no-print-directory BUILD=asan all test-bins

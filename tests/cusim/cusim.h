@@ -1,51 +1,118 @@
-/* cusim: test-only stand-in for the CUDA runtime. Control interface.
- * The functions of cuda_runtime_api.h that the back end uses are defined in cusim.c against the
- * real header; kernels are compiled as C++ with cusim_device.h forced in. Streams are queues that
- * run only when the host waits (or at random), so a missing wait shows. */
+/* cusim: a stand-in for the CUDA runtime, for tests on machines without a GPU.
+ *
+ * It defines the functions of the real cuda_runtime_api.h that the plug-in calls. Kernels are the plug-in's own .cu files,
+ * compiled as C++ (cusim_device.h), or PTX made by NVRTC or nvcc, which ptxi.h interprets.
+ *
+ * What it is for is to be as unkind as CUDA may be:
+ *  - a stream is a queue that runs when somebody waits for it, or at random, never because it was filled; blocks of a
+ *    kernel and threads of a block come in no order. A seed decides, so a failure repeats;
+ *  - new memory is full of NaN. Copies are checked for kind and length, launches for the current device, handles for life;
+ *  - built with the address sanitizer, device memory may be touched by kernels of its device only; with the thread
+ *    sanitizer, only waits that CUDA promises are waits: see coro.h;
+ *  - any call can be made to fail, any kernel to lose the device, and everything is counted.
+ *
+ * Stricter than CUDA: stream 0 waits for no other stream. Not there: graphs, textures, managed memory, cubins.
+ *
+ * In a daemon, which loads a plug-in made of it, the environment takes the place of cusim_reset and cusim_fail, read at
+ * the first call (what is not set is as in brackets):
+ *     CUSIM_DEVICES [1], CUSIM_MEMORY bytes of each, with K, M or G [1G], CUSIM_POLICY lazy|random|eager [random],
+ *     CUSIM_SEED [1], CUSIM_SHARE 1: as cusim_share_memory [0], CUSIM_PATIENCE_MS [5000]
+ *     CUSIM_FAIL  FUNCTION:NTH:ERROR[,...], as cusim_fail       CUSIM_FAULT  NTH[:ERROR], as cusim_fault_kernel
+ *     CUSIM_REPORT  a file that the counters are written to, as a JSON object, when the program ends
+ *
+ * Any thread may call the runtime and these functions; one call runs at a time. */
 #ifndef TESTS_CUSIM_CUSIM_H
 #define TESTS_CUSIM_CUSIM_H
+
 #include <stddef.h>
 #include <stdint.h>
 
-/* The control functions are found by name in a plug-in made of the stand-in. */
+/* A plug-in made of the stand-in shows these functions to who opened it. */
 #define CUSIM_API __attribute__((visibility("default")))
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+
 enum cusim_policy {
-    CUSIM_LAZY,    /* run an operation only when something waits for it */
-    CUSIM_RANDOM,  /* run a random ready operation now and then */
-    CUSIM_EAGER    /* run everything at once: the order a debugger would see */
+    CUSIM_LAZY,              /* work runs when it is waited for or asked about; streams overtake one another far */
+    CUSIM_RANDOM,            /* any work that may run runs at any call */
+    CUSIM_EAGER              /* at once and in order, as a debugger would show it: finds the least */
 };
-CUSIM_API void cusim_reset(int devices, size_t mem_per_device, enum cusim_policy policy, uint64_t seed);
-/* Let the nth call (1 = the next) of the named function fail with this error. */
-CUSIM_API void cusim_fail(const char *api, int nth, int error);
-/* Let the nth kernel from now fail as an illegal access would: sticky, seen at the next wait. */
-CUSIM_API void cusim_fault_kernel(int nth);
-/* Device memory allocated from now on can be handed to another process (cudaIpcGetMemHandle). */
+enum { CUSIM_POLICIES = 3 };
+
+/* Everything anew: queued work is forgotten, memory, streams and events that are left are freed, counters are 0, no fault
+ * is planned, and all threads are on device 0. No handle of before may be used. devices 0: as without a driver. */
+CUSIM_API void cusim_reset(int devices, size_t memory_each, enum cusim_policy policy, uint64_t seed);
+
+/* The nth call (1: the next) of the named function from now answers this cudaError_t and does nothing. Up to 16 at once. */
+CUSIM_API void cusim_fail(const char *function, int nth, int error);
+/* The nth kernel from now fails as an illegal access would (error 0: cudaErrorIllegalAddress): it does nothing, and from
+ * then on its device is lost: every call answers this error. */
+CUSIM_API void cusim_fault_kernel(int nth, int error);
+/* Whether device memory allocated from now on can be handed to another process (cudaIpcGetMemHandle), which takes it out
+ * of the address sanitizer's sight. */
 CUSIM_API void cusim_share_memory(int on);
+/* How long a wait may last for what no queued work can bring about, before it answers cudaErrorLaunchTimeout. */
+CUSIM_API void cusim_patience_ms(unsigned ms);
+
+/* Since the reset, but for what is live. `cusim_stats_names` are the same words for CUSIM_REPORT. */
+#define CUSIM_STATS(F)                                                                              \
+    F(launches)                                                                                     \
+    F(h2d) F(d2h) F(d2d)             /* bytes of copies queued */                                   \
+    F(pageable_copies)               /* from or to memory that is not page-locked: they wait */     \
+    F(allocs) F(frees)                                                                              \
+    F(syncs)                         /* calls that wait */                                          \
+    F(default_stream_uses)                                                                          \
+    F(live_bytes) F(live_pinned)     /* bytes of device and of page-locked memory */                \
+    F(live_streams) F(live_events) F(live_libraries)                                                \
+    F(ops_run)                                                                                      \
+    F(mistakes)                      /* calls that CUDA would refuse or leave undefined, each with a line on stderr */
 struct cusim_stats {
-    uint64_t launches, h2d, d2h, d2d, pageable_copies, allocs, frees, syncs, default_stream_uses, live_bytes, live_pinned, live_streams, live_events, ops_run;
+#define CUSIM_STATS_FIELD(name) uint64_t name;
+    CUSIM_STATS(CUSIM_STATS_FIELD)
+#undef CUSIM_STATS_FIELD
 };
 CUSIM_API void cusim_get_stats(struct cusim_stats *s);
-CUSIM_API int cusim_pending(void);   /* operations queued and not run */
+/* Operations queued and not yet run. */
+CUSIM_API int cusim_pending(void);
+
+/* ---- kernels, as cusim_device.h uses them ------------------------------------------------------------------------------ */
 
 typedef void (*cusim_thunk)(void **args);
-enum { CUSIM_PLAIN = 0, CUSIM_BARRIER = 1 };
-CUSIM_API void cusim_register(const void *fn, const char *name, cusim_thunk thunk, size_t argsize, int flags);
+enum { CUSIM_PLAIN = 0, CUSIM_BARRIER = 1 };         /* whether threads of a block wait for one another */
+/* A kernel of one argument; known once, repeats are nothing. Before the first launch of it. */
+CUSIM_API void cusim_register(const void *function, const char *name, cusim_thunk thunk, size_t argument_size, int flags);
 
-/* device side */
-struct cusim_dim { unsigned x, y, z; };
+struct cusim_dim {
+    unsigned x, y, z;
+};
 CUSIM_API extern struct cusim_dim cusim_tid, cusim_bid, cusim_bdim, cusim_gdim;
 CUSIM_API void cusim_barrier(const void *site);
-CUSIM_API uint64_t cusim_exchange(unsigned mask, uint64_t v, int src, int *valid);   /* warp shuffle; src is a lane */
-CUSIM_API unsigned cusim_ballot(unsigned mask, int pred);
+/* What lane `from` of the warp gives; *valid is 0 when it gives nothing. */
+CUSIM_API uint64_t cusim_exchange(unsigned mask, uint64_t value, int from, int *valid);
+CUSIM_API unsigned cusim_ballot(unsigned mask, int predicate);
 CUSIM_API void cusim_syncwarp(unsigned mask);
-/* used by the NCCL stand-in: a host action queued on a stream, ready when ready() says so */
+
+/* ---- NCCL, as nccl.c stands in for it ---------------------------------------------------------------------------------- */
+
+/* Ranks are threads or devices of one process. A plug-in made of the stand-in has the functions of nccl.h among its
+ * symbols: it can open itself where it would open libnccl.so.2. Ranks that do not all come within the patience, or that
+ * call different collectives, give errors where the real one may hang: from the call, or from ncclCommGetAsyncError.
+ *
+ * The next call of ncclCommGetAsyncError tells of this ncclResult_t, once; 0 is none. */
+CUSIM_API void cusim_nccl_async_error(int error);
+
 struct CUstream_st;
-CUSIM_API void cusim_enqueue(struct CUstream_st *s, int (*ready)(void *), void (*run)(void *), void *arg);
+/* For nccl.c: an action on a stream, which waits until it is ready; and the stream's device, -1 for no live stream. */
+#ifndef __cplusplus
+#include <stdbool.h>
+CUSIM_API void cusim_enqueue(struct CUstream_st *s, bool (*ready)(void *), void (*run)(void *), void *argument);
 CUSIM_API int cusim_stream_device(struct CUstream_st *s);
+#endif
+
 #ifdef __cplusplus
 }
 #endif
+
 #endif
