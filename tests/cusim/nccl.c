@@ -136,7 +136,7 @@ static ncclResult_t await_ranks(struct clique *q)
         usleep(100);
         sim_lock();
     }
-    return q->error;
+    return q->joined == q->ranks ? ncclSuccess : q->error; /* others may be further on, and have failed there */
 }
 
 /* ---- communicators ------------------------------------------------------------------------------------------------------ */

@@ -1,9 +1,9 @@
 /* The CUDA text of programs: what is in it, and, where NVRTC is present, that it compiles to PTX, which needs no GPU, moves
  * no more memory than it must, and contracts nothing. */
 #include "gpu/program.h"
+#include "tests/lib/nvrtc.h"
 #include "tests/lib/test.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,69 +86,6 @@ TEST(every_operation_has_a_formula_of_its_operands)
 
 /* ---- NVRTC, when it is there ----------------------------------------------------------------------------------------- */
 
-struct nvrtc {
-    void *library;
-    int (*create)(void **program, const char *text, const char *name, int headers, const char *const *sources,
-                  const char *const *names);
-    int (*compile)(void *program, int count, const char *const *options);
-    int (*log_size)(void *program, size_t *size);
-    int (*log)(void *program, char *out);
-    int (*ptx_size)(void *program, size_t *size);
-    int (*ptx)(void *program, char *out);
-    int (*destroy)(void **program);
-};
-
-static void *function(const struct nvrtc *n, const char *name)
-{
-    void *f = dlsym(n->library, name);
-    if (f == NULL) test_fail(__FILE__, __LINE__, "NVRTC has no %s", name);
-    return f;
-}
-
-/* What dlsym gives is data to ISO C; POSIX says that it may be called. */
-#define FIND(n, member, name)                                       \
-    do {                                                            \
-        void *f_ = function((n), (name));                           \
-        memcpy(&(n)->member, &f_, sizeof f_);                       \
-    } while (0)
-
-static void nvrtc_open(struct nvrtc *n)
-{
-    static const char *const places[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so"};
-
-    n->library = NULL;
-    for (size_t i = 0; i < sizeof places / sizeof places[0] && n->library == NULL; i++)
-        n->library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
-    if (n->library == NULL) test_skip("NVRTC is not installed here");
-    FIND(n, create, "nvrtcCreateProgram");
-    FIND(n, compile, "nvrtcCompileProgram");
-    FIND(n, log_size, "nvrtcGetProgramLogSize");
-    FIND(n, log, "nvrtcGetProgramLog");
-    FIND(n, ptx_size, "nvrtcGetPTXSize");
-    FIND(n, ptx, "nvrtcGetPTX");
-    FIND(n, destroy, "nvrtcDestroyProgram");
-}
-
-static char *compiled(const struct nvrtc *n, const struct buf *text)
-{
-    static const char *const options[] = {"-arch=compute_90", "-fmad=false", "-std=c++17"};
-    void *program = NULL;
-    size_t size = 0;
-
-    CHECK_EQ(n->create(&program, (const char *)text->at, "program.cu", 0, NULL, NULL), 0);
-    if (n->compile(program, 3, options) != 0) {
-        CHECK_EQ(n->log_size(program, &size), 0);
-        char *log = calloc(1, size + 1);
-        CHECK_EQ(n->log(program, log), 0);
-        test_fail(__FILE__, __LINE__, "%s\n%s", log, (const char *)text->at);
-    }
-    CHECK_EQ(n->ptx_size(program, &size), 0);
-    char *ptx = calloc(1, size + 1);
-    CHECK_EQ(n->ptx(program, ptx), 0);
-    CHECK_EQ(n->destroy(&program), 0);
-    return ptx;
-}
-
 static unsigned occurrences(const char *text, const char *part)
 {
     unsigned n = 0;
@@ -180,13 +117,10 @@ static bool moves_least(unsigned loads, unsigned stores, unsigned loads_wanted, 
 
 TEST(kernels_compile_to_ptx_that_moves_no_more_than_it_must)
 {
-    struct nvrtc n;
-
-    nvrtc_open(&n);
     for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++)
         for (unsigned wide = 0; wide < 2; wide++) {
             struct buf text = printed(kernels[i].text, wide ? DTYPE_f64 : DTYPE_f32);
-            char *ptx = compiled(&n, &text);
+            char *ptx = nvrtc_ptx((const char *)text.at);
             CHECK_SAYS(ptx, ".entry program_step");
             unsigned loads = occurrences(ptx, "ld.global"), stores = occurrences(ptx, "st.global");
             if (!moves_least(loads, stores, kernels[i].loads, kernels[i].stores))
@@ -209,16 +143,13 @@ TEST(every_operation_compiles)
         "stored = sqrt(stored) + %s", "stored = 1 / (%s) / 2", "stored = 1 <= %s", "stored = (%s) != stored",
         "stored = abs(-(%s)) + exp(log(stored)) + sign(stored) + tanh(stored)",
     };
-    struct nvrtc n;
-
-    nvrtc_open(&n);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         for (unsigned k = 0; k < 3; k++) {
             static const char *const operands[] = {"grad", "2.5", "grad + stored"};
             char line[200];
             snprintf(line, sizeof line, texts[i], operands[k]);
             struct buf text = printed(line, i % 2 ? DTYPE_f64 : DTYPE_f32);
-            free(compiled(&n, &text));
+            free(nvrtc_ptx((const char *)text.at));
             buf_fini(&text);
         }
 }
