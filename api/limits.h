@@ -36,7 +36,7 @@ enum {
     STORES_OF_CLIENT_MAX = 64,       /* that one has created, and that it has joined */
     WORKERS_MAX = 4096,              /* of one store, those that have left included until the job ends */
     KEYS_MAX = 1 << 24,              /* of one store */
-    KEY_COST = 1536,                 /* what a key counts for, besides its bytes, where memory is capped */
+    KEY_COST = 1024,                 /* what a key counts for, besides its bytes, where memory is capped */
     SESSIONS_MAX = 16384,            /* clients known to the daemon */
     WAITS_MAX = 64,                  /* Wait requests of one client that hang at once */
     CONDITIONS_MAX = 2 * 32768,      /* of them together */

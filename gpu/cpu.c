@@ -31,6 +31,7 @@ enum {
     FEW_INLINE_MAX = 256 << 10,        /* value of 1 MiB over costs a quarter of the throughput */
     CHUNK_ELEMENTS = 64 << 10,         /* long beside a lock, short enough to share out evenly */
     CHUNK_BYTES = 4 * CHUNK_ELEMENTS,
+    SMALL_SIZE = 512,                  /* aligning a block costs 64 bytes of it, as much as a small value is */
     HUGE_SIZE = 2 << 20,               /* of a huge page; what is as large asks for them */
 };
 
@@ -509,7 +510,7 @@ static void cpu_queue_free(struct queue *queue)
 
 static enum status cpu_mem_new(struct device *d, size_t size, struct dmem *out, struct error *e)
 {
-    void *p = mem_aligned(size);
+    void *p = size < SMALL_SIZE ? mem_new(size) : mem_aligned(size);
 
     if (p == NULL) return error_set(e, REASON_NO_MEMORY, "no host memory for %zu bytes", size);
     /* Only a wish: fewer page faults and table walks where the system grants it. */

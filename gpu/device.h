@@ -28,7 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DMEM_ALIGN = 64, STEP_SLOTS_MAX = PROGRAM_SLOTS_MAX };
+enum { DMEM_ALIGN = 64, DMEM_ALIGN_SMALL = 16, STEP_SLOTS_MAX = PROGRAM_SLOTS_MAX };
 _Static_assert((int)STEP_SLOTS_MAX >= (int)RULE_SLOTS_MAX, "a step has room for the slots of every rule");
 
 struct device;
@@ -155,7 +155,8 @@ const struct error *device_error(const struct device *d);
 /* A home for a value of `count` elements, where there is most room. whole: it has to lie in one piece, as whole-tensor rules
  * want it; else it may be cut (HOME_IN_PARTS). */
 uint32_t device_home_new(struct device *d, size_t count, bool whole);
-/* Memory of at least one byte (size 0 gives one), aligned to DMEM_ALIGN, not cleared. The first has home 0. */
+/* Memory of at least one byte (size 0 gives one), aligned to DMEM_ALIGN (below 512 bytes to
+ * DMEM_ALIGN_SMALL), not cleared. The first has home 0. */
 enum status device_mem_new_at(struct device *d, size_t size, struct mem_place place, struct dmem *out,
                               struct error *e) MUST_CHECK;
 enum status device_mem_new(struct device *d, size_t size, struct dmem *out, struct error *e) MUST_CHECK;

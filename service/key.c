@@ -115,7 +115,7 @@ enum status key_new(struct store *store, const struct init_wanted *wanted, struc
     k->name.text = bytes_of(NULL, wanted->name.text.size);
     k->shape = wanted->shape;
     k->job = store->job;
-    k->queue_index = queue_index;
+    k->queue_index = (uint8_t)queue_index;
     k->queue = c->queues[queue_index];
     list_init(&k->versions);
     list_init(&k->spares);

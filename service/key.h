@@ -58,7 +58,6 @@ struct key {
     struct version *current;
     struct queue *queue;
     uint32_t home;                           /* where all its memory lies, see gpu/device.h */
-    unsigned queue_index;
     unsigned buffers;                        /* versions and spares, and one being written */
     struct list versions;
     struct list spares;
@@ -72,6 +71,7 @@ struct key {
     bool deleted;
     bool room_lent;                          /* a contribution to rounds[0] arrives in the room kept for it */
     uint8_t own_taken;                       /* bit i: own[i] is in use */
+    uint8_t queue_index;
     struct state state;                      /* what the updater keeps for it */
     struct key_shape shape;
     struct version own[KEY_VERSIONS];        /* the versions that it mostly has; further ones are allocated */

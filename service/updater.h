@@ -40,12 +40,12 @@ enum status updater_fits(const struct updater *u, enum dtype t, struct error *e)
  * stay with the updater. Plain data; the program is the updater's. */
 struct updater_use {
     enum rule_id rule;
+    bool has_master;                 /* the value is kept in f32 beside itself */
     const struct program *program;   /* of RULE_program, else NULL */
     uint64_t overrides[UPDATER_OVERRIDES_MAX / 64];  /* bit i: the updater's override i is for this key */
     double lr_mult, wd_mult;
     size_t columns;
     uint64_t seed;                   /* of the key's random numbers */
-    bool has_master;                 /* the value is kept in f32 beside itself */
 };
 
 void updater_use(const struct updater *u, const struct rule_key *key, enum dtype type, struct updater_use *out);

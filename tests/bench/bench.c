@@ -134,9 +134,18 @@ bool bench_wants(const struct bench *b, const char *id, const char *words)
 
 static void print_cells(const struct bench *b, const char *const *cells)
 {
-    for (unsigned i = 0; i < b->column_count; i++) printf("%s%*s", i > 0 ? "  " : "", b->columns[i].width, cells[i]);
-    putchar('\n');
+    for (unsigned i = 0; i < b->column_count; i++) printf("| %*s ", b->columns[i].width, cells[i]);
+    puts("|");
     fflush(stdout);
+}
+
+static void print_rule(const struct bench *b)
+{
+    for (unsigned i = 0; i < b->column_count; i++) {
+        int width = b->columns[i].width, size = width < 0 ? -width : width;
+        printf(width < 0 ? "|:%.*s-" : "|-%.*s:", size, "------------------------------------------------------------");
+    }
+    puts("|");
 }
 
 void bench_table(struct bench *b, const struct column *columns, unsigned count)
@@ -148,6 +157,7 @@ void bench_table(struct bench *b, const struct column *columns, unsigned count)
     for (unsigned i = 0; i < count; i++) titles[i] = columns[i].title;
     putchar('\n');
     print_cells(b, titles);
+    print_rule(b);
 }
 
 static bool is_number(const char *text)

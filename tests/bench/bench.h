@@ -37,7 +37,7 @@ void bench_end(struct bench *b);
 /* --only matches the id or the words of a row. */
 bool bench_wants(const struct bench *b, const char *id, const char *words);
 
-/* The table, one line a row; the same cells go to the JSON file under their titles. Everything is lent. */
+/* The table in Markdown, one line a row; the same cells go to the JSON file under their titles. Everything is lent. */
 void bench_table(struct bench *b, const struct column *columns, unsigned count);
 void bench_row(struct bench *b, const char *const *cells);
 /* A line that is no row. */

@@ -250,7 +250,7 @@ DEVICE_TEST(memory_is_aligned_and_counted)
     struct dmem a = room(d, 1), b = room(d, 1000), none = {0};
     void *pin;
 
-    CHECK_EQ((uintptr_t)a.at % DMEM_ALIGN, 0);
+    CHECK_EQ((uintptr_t)a.at % DMEM_ALIGN_SMALL, 0);
     CHECK_EQ((uintptr_t)b.at % DMEM_ALIGN, 0);
     CHECK_EQ(d->bytes_held, 1001);
     device_mem_free(&a);
