@@ -64,7 +64,7 @@ void key_drop(struct key *k)
 {
     if (k == NULL || --k->holds > 0) return;
     /* Work that nobody waited for, such as the zeroing of slots, may still be under way. */
-    k->task.run = key_free;
+    k->task = (struct task){.run = key_free};
     core_after(k->core, k->queue_index, &k->task);
 }
 

@@ -77,12 +77,16 @@ struct key {
     struct version own[KEY_VERSIONS];        /* the versions that it mostly has; further ones are allocated */
 
     struct key_name name;                    /* text is owned */
-    uint64_t job;                            /* that created it or took it over */
-    uint64_t made_by;                        /* the call of the operator who initialised it; 0: a worker did */
     struct round *rounds[2];                 /* open: the older one first; NULL: none */
-    uint64_t opened_step;                    /* highest step that ever had a round */
-    uint64_t closed_step;                    /* highest step whose round has ended, one way or the other */
-    struct task task;                        /* its end */
+    union {
+        struct {
+            uint64_t job;                    /* that created it or took it over */
+            uint64_t made_by;                /* the call of the operator who initialised it; 0: a worker did */
+            uint64_t opened_step;            /* highest step that ever had a round */
+            uint64_t closed_step;            /* highest step whose round has ended, one way or the other */
+        };
+        struct task task;                    /* its end, when nobody asks for these any more */
+    };
 };
 
 enum update_kind { UPDATE_PUSH, UPDATE_ROUND, UPDATE_SET, UPDATE_TURN };
