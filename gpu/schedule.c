@@ -122,6 +122,12 @@ static double one_cycle_rate(const struct schedule *s, double base, double n)
     return between(s, base, lowest, (at - turn) / (last - turn));
 }
 
+/* ---- ends ------------------------------------------------------------------------------------------------------ */
+
+static double multifactor_end(const struct schedule *s) { return s->step_count > 0 ? s->steps[s->step_count - 1] + 1 : 1; }
+static double max_end(const struct schedule *s) { return s->hypers[TO_MAX]; }
+static double one_cycle_end(const struct schedule *s) { return s->hypers[CYCLE_MAX]; }
+
 /* ---- faults ----------------------------------------------------------------------------------------------------- */
 
 static const char *no_fault(const double *h, const char **name)
@@ -141,22 +147,22 @@ static const char *max_fault(const double *h, const char **name)
 #define HYPERS(name) name##_hypers, sizeof name##_hypers / sizeof name##_hypers[0]
 
 static const struct schedule_row schedules[] = {
-    {"constant", "base_lr, after the warm-up.", HYPERS(plain), true, false, constant_rate, no_fault},
+    {"constant", "base_lr, after the warm-up.", HYPERS(plain), true, false, constant_rate, NULL, no_fault},
     {"factor", "base_lr * factor^floor((n-1)/step), not below stop_factor_lr (MXNet FactorScheduler).",
-     HYPERS(factor), true, false, factor_rate, no_fault},
+     HYPERS(factor), true, false, factor_rate, NULL, no_fault},
     {"multifactor", "base_lr, multiplied by factor after each of the updates in the list step (MXNet MultiFactorScheduler).",
-     HYPERS(multifactor), true, true, multifactor_rate, no_fault},
+     HYPERS(multifactor), true, true, multifactor_rate, multifactor_end, no_fault},
     {"poly", "final_lr + (base_lr-final_lr) * (1 - (n-warmup_steps)/(max_update-warmup_steps))^pwr (MXNet PolyScheduler).",
-     HYPERS(poly), true, false, poly_rate, max_fault},
+     HYPERS(poly), true, false, poly_rate, max_end, max_fault},
     {"cosine", "final_lr + (base_lr-final_lr) * (1 + cos(pi*(n-warmup_steps)/(max_update-warmup_steps)))/2 "
                "(MXNet CosineScheduler).",
-     HYPERS(cosine), true, false, cosine_rate, max_fault},
-    {"step", "base_lr * gamma^floor((n-1)/step_size) (PyTorch StepLR).", HYPERS(step), true, false, step_rate, no_fault},
+     HYPERS(cosine), true, false, cosine_rate, max_end, max_fault},
+    {"step", "base_lr * gamma^floor((n-1)/step_size) (PyTorch StepLR).", HYPERS(step), true, false, step_rate, NULL, no_fault},
     {"inverse_sqrt", "base_lr * sqrt(warmup_steps/n), from the end of the warm-up.",
-     HYPERS(plain), true, false, inverse_sqrt_rate, no_fault},
+     HYPERS(plain), true, false, inverse_sqrt_rate, NULL, no_fault},
     {"one_cycle", "from base_lr/div_factor up to base_lr at pct_start of max_update, then down to "
                   "base_lr/div_factor/final_div_factor (PyTorch OneCycleLR, in two phases).",
-     HYPERS(one_cycle), false, false, one_cycle_rate, no_fault},
+     HYPERS(one_cycle), false, false, one_cycle_rate, one_cycle_end, no_fault},
 };
 
 enum { SCHEDULES = sizeof schedules / sizeof schedules[0] };
@@ -182,4 +188,9 @@ double schedule_rate(const struct schedule *s, double learning_rate, uint64_t n)
     if (!s->row->warms_up || at >= h[S_WARMUP]) return s->row->rate(s, base, at);
     if (h[S_WARMUP_MODE] != 0) return h[S_WARMUP_BEGIN];
     return h[S_WARMUP_BEGIN] + (base - h[S_WARMUP_BEGIN]) * at / h[S_WARMUP];
+}
+
+double schedule_end(const struct schedule *s)
+{
+    return s->row != NULL && s->row->end != NULL ? s->row->end(s) : INFINITY;
 }

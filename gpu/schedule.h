@@ -24,6 +24,8 @@ struct schedule_row {
     bool has_steps;          /* beside the numbers there is "step", a list of rising whole numbers */
     /* After the warm-up. */
     double (*rate)(const struct schedule *s, double base, double n);
+    /* The update from which on the rate stays as it is; NULL: none. */
+    double (*end)(const struct schedule *s);
     /* What one number alone does not show: a sentence, and whose; NULL when all is well. */
     const char *(*fault)(const double *h, const char **name);
 };
@@ -39,5 +41,7 @@ const struct schedule_row *schedule_row_at(unsigned index);      /* NULL at the 
 const struct schedule_row *schedule_row_find(struct bytes name);
 /* The rate of update n; learning_rate is the base when the schedule names none. */
 double schedule_rate(const struct schedule *s, double learning_rate, uint64_t n);
+/* The update from which on the rate stays as it is; INFINITY: it never does, or did from the start. */
+double schedule_end(const struct schedule *s);
 
 #endif

@@ -165,6 +165,13 @@ static bool fits(const struct core *c, uint64_t size)
     return used <= most && size <= most - used && KEY_COST <= most - used - size;
 }
 
+uint64_t core_mem_left(const struct core *c)
+{
+    uint64_t most = c->limits.memory_max, used = in_use(c) - c->cache_bytes;
+
+    return most == 0 ? UINT64_MAX : used < most ? most - used : 0;
+}
+
 enum status core_mem_check(struct core *c, uint64_t size, struct error *e)
 {
     uint64_t most = c->limits.memory_max;

@@ -98,6 +98,8 @@ void core_after(struct core *c, unsigned index, struct task *t);
 /* Device memory at this place, by way of the cache. */
 enum status core_mem_new(struct core *c, size_t size, struct mem_place place, struct dmem *out, struct error *e) MUST_CHECK;
 void core_mem_free(struct core *c, struct dmem *m);
+/* Bytes that the cap leaves; UINT64_MAX: there is none. */
+uint64_t core_mem_left(const struct core *c);
 /* May a new key take so many bytes more? LIMIT, which names the cap. */
 enum status core_mem_check(struct core *c, uint64_t size, struct error *e) MUST_CHECK;
 

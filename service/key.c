@@ -24,6 +24,13 @@ const char *key_name_print(const struct key_name *n, char out[KEY_PRINT_SIZE])
     return out;
 }
 
+struct bytes key_name_bytes(const struct key_name *n, char room[KEY_NUMBER_SIZE])
+{
+    if (n->is_text) return n->text;
+    snprintf(room, KEY_NUMBER_SIZE, "%" PRId64, n->number);
+    return bytes_text(room);
+}
+
 const char *shape_print(const struct key_shape *s, char out[SHAPE_PRINT_SIZE])
 {
     size_t n = (size_t)snprintf(out, SHAPE_PRINT_SIZE, "%s (", dtype_numpy(s->dtype));
@@ -143,6 +150,14 @@ out:
 struct mem_place key_place(const struct key *k, enum dtype t) { return mem_place_of(k->home, dtype_size(t)); }
 
 uint64_t key_version(const struct key *k) { return k->current->number; }
+
+uint64_t key_version_ahead(const struct key *k)
+{
+    uint64_t version = key_version(k) + k->busy + (k->rounds[0] != NULL) + (k->rounds[1] != NULL);
+
+    LIST_EACH(struct update, u, node, &k->updates) version++;
+    return version + 1;
+}
 
 /* ---- updates ---------------------------------------------------------------------------------------------------- */
 

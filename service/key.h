@@ -25,6 +25,9 @@ bool key_name_equal(const struct key_name *a, const struct key_name *b);
 /* For sentences: "key 3" or "key 'conv1_weight'". */
 enum { KEY_PRINT_SIZE = 600 };
 const char *key_name_print(const struct key_name *n, char out[KEY_PRINT_SIZE]);
+/* As patterns and rules see it: an integer in decimal, in `room`, which the result may lie in. */
+enum { KEY_NUMBER_SIZE = 24 };
+struct bytes key_name_bytes(const struct key_name *n, char room[KEY_NUMBER_SIZE]);
 
 struct key_shape {
     enum dtype dtype;
@@ -127,5 +130,8 @@ struct mem_place key_place(const struct key *k, enum dtype t);
 /* Lines the update up; it runs when those before it are done. */
 void key_update(struct update *u);
 uint64_t key_version(const struct key *k);
+/* The first version that can be under an updater which the store gets now: those before it come from updates that are
+ * lined up, and from open rounds, which took theirs when they opened. Lower, should one of these fail. */
+uint64_t key_version_ahead(const struct key *k);
 
 #endif

@@ -5,6 +5,7 @@
 #include "gpu/program.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
+#include "service/swap.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -669,12 +670,39 @@ static json_t *document_report(json_t *document)
     return j;
 }
 
+static enum status read_updater(const json_t *document, struct updater **out, struct error *e)
+{
+    struct buf text = {0};
+
+    if (document == NULL)
+        return error_set(e, REASON_BAD_ARGUMENT, "/updater: a document such as {\"type\": \"sgd\"}, or null for assign");
+    enum status st = json_text(document, JSON_COMPACT | JSON_ENCODE_ANY, &text)
+                         ? updater_parse(bytes_of(text.at, text.size), out, e)
+                         : error_set(e, REASON_NO_MEMORY, "no memory for an updater");
+    buf_fini(&text);
+    return st;
+}
+
+/* would_be: the document of a dry run, NULL when the swap has been done. */
+static json_t *swapped_json(struct store *s, struct updater *u, enum updater_states how, bool changed,
+                            uint64_t version, json_t *would_be)
+{
+    json_t *j = json_pack("{s:b,s:I}", "changed", changed, "effective_from_version", (json_int_t)version);
+    json_t *program = would_be != NULL ? document_report(would_be) : NULL;
+
+    if (changed) set(&j, "first_versions", swap_first_versions(s));
+    if (program != NULL) set(&j, "program", program);
+    if (would_be == NULL) return j;
+    updater_follow(u, s->updater, how);
+    set(&j, "report", swap_report(s, u, how));
+    return j;
+}
+
 void method_SetUpdater(struct request *r, json_t *in)
 {
     enum updater_states how;
     json_t *document = json_object_get(in, "updater");
     struct updater *u = NULL;
-    struct buf text = {0};
     char present[ETAG_SIZE];
     bool changed = false, dry_run;
     struct bytes etag;
@@ -690,24 +718,16 @@ void method_SetUpdater(struct request *r, json_t *in)
     if (st == STATUS_OK && etag.size > 0 && !bytes_equal(etag, bytes_text(updater_etag(s, present))))
         st = error_set(&e, REASON_ETAG_MISMATCH, "the updater of store '%s' is another by now: its etag is %s", s->name,
                        present);
-    if (st == STATUS_OK && document == NULL)
-        st = error_set(&e, REASON_BAD_ARGUMENT, "/updater: a document such as {\"type\": \"sgd\"}, or null for assign");
-    if (st == STATUS_OK) {
-        st = json_text(document, JSON_COMPACT | JSON_ENCODE_ANY, &text)
-                 ? updater_parse(bytes_of(text.at, text.size), &u, &e)
-                 : error_set(&e, REASON_NO_MEMORY, "no memory for an updater");
-    }
+    if (st == STATUS_OK) st = read_updater(document, &u, &e);
     if (st == STATUS_OK && dry_run) st = store_check_updater(s, u, how, &changed, &version, &e);
     else if (st == STATUS_OK) st = store_set_updater(s, u, how, &changed, &version, &e);
     if (st == STATUS_OK && changed && !dry_run) log_info("server", "store '%s': updater %s", s->name, updater_text(u));
+    if (!refused(r, st, &e)) answer_json(r, swapped_json(s, u, how, changed, version, dry_run ? document : NULL));
     updater_drop(u);
-    buf_fini(&text);
-    if (refused(r, st, &e)) return;
-    answer_json(r, json_pack("{s:b,s:I,s:o*}", "changed", changed, "effective_from_version", (json_int_t)version,
-                             "program", dry_run ? document_report(document) : NULL));
 }
 
-void method_UpdaterCheck(struct request *r, json_t *in)
+/* A text, for which no store is asked. */
+static void check_text(struct request *r, json_t *in)
 {
     struct program_setting params[PROGRAM_PARAMS_MAX];
     struct buf report = {0};
@@ -721,6 +741,36 @@ void method_UpdaterCheck(struct request *r, json_t *in)
     if (st == STATUS_OK) st = program_report(text, params, count, &report, &e);
     if (!refused(r, st, &e)) answer_json(r, json_loadb((const char *)report.at, report.size, 0, NULL));
     buf_fini(&report);
+}
+
+/* A document; and where a store is named, what would become of it. */
+static void check_document(struct request *r, json_t *in)
+{
+    json_t *document = json_object_get(in, "updater"), *j = NULL;
+    enum updater_states how;
+    struct updater *u = NULL;
+    struct store *s = NULL;
+    uint64_t version = 0;
+    bool changed = false;
+    struct error e;
+
+    enum status st = only(in, ONLY("updater", "store", "states"), &e);
+    if (st == STATUS_OK && json_object_get(in, "store") != NULL) st = get_store(r, in, &s, &e);
+    if (st == STATUS_OK) st = get_states(in, &how, &e);
+    if (st == STATUS_OK) st = read_updater(document, &u, &e);
+    if (st == STATUS_OK && s != NULL) st = store_check_updater(s, u, how, &changed, &version, &e);
+    if (refused(r, st, &e)) goto out;
+    j = s != NULL ? swapped_json(s, u, how, changed, version, document) : json_pack("{s:o*}", "program", document_report(document));
+    set(&j, "updater", json_loads(updater_text(u), 0, NULL));
+    answer_json(r, j);
+out:
+    updater_drop(u);
+}
+
+void method_UpdaterCheck(struct request *r, json_t *in)
+{
+    if (json_object_get(in, "updater") != NULL) check_document(r, in);
+    else check_text(r, in);
 }
 
 void method_GetUpdater(struct request *r, json_t *in)

@@ -55,16 +55,9 @@ void state_fini(struct key *k)
 
 /* ---- fitting an updater ----------------------------------------------------------------------------------------- */
 
-enum { NAME_SIZE = 24 };         /* of an integer key in decimal */
-
-static struct rule_key rule_key_of(const struct key *k, char text[NAME_SIZE])
+static struct rule_key rule_key_of(const struct key *k, char room[KEY_NUMBER_SIZE])
 {
-    struct rule_key r = {k->name.text, k->shape.ndim, k->shape.dims, k->shape.count};
-
-    if (k->name.is_text) return r;
-    snprintf(text, NAME_SIZE, "%" PRId64, k->name.number);
-    r.name = bytes_text(text);
-    return r;
+    return (struct rule_key){key_name_bytes(&k->name, room), k->shape.ndim, k->shape.dims, k->shape.count};
 }
 
 static enum dtype real_type(const struct key *k) { return dtype_sum(k->shape.dtype); }
@@ -97,8 +90,8 @@ static enum status check_whole(const struct key *k, const struct updater *u, con
 
 enum status state_fits(const struct key *k, const struct updater *u, struct error *e)
 {
-    char text[NAME_SIZE];
-    struct rule_key key = rule_key_of(k, text);
+    char room[KEY_NUMBER_SIZE];
+    struct rule_key key = rule_key_of(k, room);
     struct updater_use use;
     enum status s = updater_fits(u, k->shape.dtype, e);
 
@@ -212,18 +205,32 @@ static bool find_rest(const struct key *k, const struct fitting *f, struct dmem 
     return any;
 }
 
-static void fitting_begin(struct key *k, struct updater *u, struct fitting *f)
+/* Answers whether the count of updates goes on. */
+static bool fitting_begin(const struct key *k, const struct updater *u, struct fitting *f)
 {
     const struct state *old = &k->state;
-    char text[NAME_SIZE];
-    struct rule_key key = rule_key_of(k, text);
+    char room[KEY_NUMBER_SIZE];
+    struct rule_key key = rule_key_of(k, room);
 
     *f = (struct fitting){.state = *old};
     updater_use(u, &key, k->shape.dtype, &f->state.use);
-    if (!updater_origins(old->updater, &old->use, u, &f->state.use, old->updates - old->begun,
-                         store_num_update(k->store), f->origins)) {
-        f->state.begun = old->updates;
-        f->state.product = 1;
+    if (updater_origins(old->updater, &old->use, u, &f->state.use, old->updates - old->begun,
+                        store_num_update(k->store), f->origins))
+        return true;
+    f->state.begun = old->updates;
+    f->state.product = 1;
+    return false;
+}
+
+void state_outlook(const struct key *k, const struct updater *u, struct state_outlook *out)
+{
+    struct fitting f;
+
+    *out = (struct state_outlook){.goes_on = fitting_begin(k, u, &f), .use = f.state.use};
+    memcpy(out->origins, f.origins, sizeof out->origins);
+    for (unsigned i = 0; i < STATE_PIECES; i++) {
+        out->size_now += state_at(&k->state, i).size;
+        out->size_then += piece_size(k, &f.state.use, i);
     }
 }
 
@@ -281,7 +288,8 @@ void state_stepped(struct key *k, double product)
 {
     k->state.updates++;
     k->state.product = product;
-    if (k->state.updates > k->store->num_update) k->store->num_update = k->state.updates;
+    /* A deleted key's last steps end after the store has been reset. */
+    if (!k->deleted && k->state.updates > k->store->num_update) k->store->num_update = k->state.updates;
 }
 
 /* ---- seen from outside ------------------------------------------------------------------------------------------ */
@@ -308,8 +316,8 @@ unsigned state_pieces(const struct key *k, struct state_piece out[STATE_PIECES])
 unsigned state_expects(const struct key *k, const struct updater *u, struct state_piece out[STATE_PIECES])
 {
     struct updater_use use;
-    char text[NAME_SIZE];
-    struct rule_key key = rule_key_of(k, text);
+    char room[KEY_NUMBER_SIZE];
+    struct rule_key key = rule_key_of(k, room);
 
     updater_use(u, &key, k->shape.dtype, &use);
     return pieces_of(k, &use, out);

@@ -42,6 +42,14 @@ bool state_is_whole(const struct updater *u, const struct key_shape *shape);
 enum status state_fits(const struct key *k, const struct updater *u, struct error *e) MUST_CHECK;
 /* Makes the state of k fit u, which it holds. On failure k is as it was. */
 enum status state_fit(struct key *k, struct updater *u, struct error *e) MUST_CHECK;
+/* What state_fit would make of it now; changes nothing. The origins are those of use's slots. */
+struct state_outlook {
+    struct updater_use use;
+    struct slot_origin origins[STEP_SLOTS_MAX];
+    bool goes_on;                            /* the count of updates does, else it begins at 0 */
+    uint64_t size_now, size_then;            /* bytes of the device */
+};
+void state_outlook(const struct key *k, const struct updater *u, struct state_outlook *out);
 /* Fills a step of k under state.updater for this update, slots and master included; *product is what it becomes when the
  * step is done. */
 void state_step(const struct key *k, const struct update *u, struct step *s, double *product);

@@ -154,6 +154,8 @@ void store_reset(struct store *s)
     s->kind = KEYS_UNDECIDED;
     updater_drop(s->updater);
     s->updater = NULL;
+    s->num_update = 0;
+    s->num_update_lowered = false;
     s->first_pusher = 0;
     s->assign_warned = false;
 }
@@ -742,8 +744,7 @@ out:
 enum status store_check_updater(const struct store *s, const struct updater *u, enum updater_states how,
                                 bool *changed, uint64_t *version, struct error *e)
 {
-    uint64_t newest = 0;
-
+    *version = 1;
     *changed = s->updater == NULL || how == STATES_RESET || !updater_equal(s->updater, u);
     for (size_t i = 0; i < s->slot_count; i++) {
         const struct key *k = s->by_slot[i];
@@ -752,9 +753,8 @@ enum status store_check_updater(const struct store *s, const struct updater *u, 
         if (k == NULL) continue;
         if (state_fits(k, u, &why) != STATUS_OK)
             return error_set(e, REASON_UPDATER_UNFIT, "%s: %.300s", key_name_print(&k->name, name), why.text);
-        if (key_version(k) > newest) newest = key_version(k);
+        if (key_version_ahead(k) > *version) *version = key_version_ahead(k);
     }
-    *version = newest + 1;
     return STATUS_OK;
 }
 

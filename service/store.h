@@ -116,8 +116,9 @@ bool store_push_now(struct key *k, struct worker *w, uint64_t step, const void *
 void small_push_free(struct core *c);
 /* A push is whole: records it. Takes the staging. */
 enum status store_push_record(struct staging *st, struct error *e) MUST_CHECK;
-/* Answers whether anything changed and the first version number under it. u, which no store has yet, is held on success.
- * An updater equal to the present one changes nothing, unless a reset is asked for. */
+/* Answers whether anything changed, and the version from which on every one that any key makes is under it; where a key
+ * is behind, its own first one is lower (key_version_ahead). u, which no store has yet, is held on success. An updater
+ * equal to the present one changes nothing, unless a reset is asked for. */
 enum status store_set_updater(struct store *s, struct updater *u, enum updater_states how, bool *changed,
                               uint64_t *version, struct error *e) MUST_CHECK;
 /* What store_set_updater would answer; changes nothing. */

@@ -112,7 +112,9 @@ static bool matches(const char *pattern, struct bytes name)
     return *pattern == '\0';
 }
 
-static bool is_overridden(const struct updater_use *use, size_t i) { return use->overrides[i / 64] >> (i % 64) & 1; }
+size_t updater_overrides(const struct updater *u) { return u->override_count; }
+const char *updater_override_pattern(const struct updater *u, size_t index) { return u->overrides[index].match; }
+bool use_overridden(const struct updater_use *use, size_t index) { return use->overrides[index / 64] >> (index % 64) & 1; }
 
 static void override(const struct updater *u, size_t i, struct updater_use *use)
 {
@@ -127,7 +129,7 @@ void use_hypers(const struct updater *u, const struct updater_use *use, double o
 {
     memcpy(out, u->hypers, sizeof u->hypers);
     for (size_t i = 0; i < u->override_count; i++)
-        for (unsigned h = 0; is_overridden(use, i) && h < UPDATER_HYPERS_MAX; h++)
+        for (unsigned h = 0; use_overridden(use, i) && h < UPDATER_HYPERS_MAX; h++)
             if (u->overrides[i].has[h]) out[h] = u->overrides[i].hypers[h];
 }
 
@@ -203,6 +205,14 @@ static void run_host_part(const struct updater *u, const struct update_moment *m
         [EXPR_MOMENT_num_workers] = m->num_workers, [EXPR_MOMENT_staleness] = (double)m->staleness,
     };
     program_scalars(u->program, u->params, moments, s->program_scalars);
+}
+
+double updater_schedule_end(const struct updater *u, double *rate)
+{
+    double end = u->schedule != NULL ? schedule_end(u->schedule) : INFINITY;
+
+    if (isfinite(end)) *rate = schedule_rate(u->schedule, u->hypers[H_RATE], (uint64_t)end);
+    return end;
 }
 
 void updater_step(const struct updater *u, const struct updater_use *use, uint64_t updates, struct update_moment *m,

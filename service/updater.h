@@ -33,6 +33,12 @@ void updater_follow(struct updater *u, const struct updater *before, enum update
 const char *updater_text(const struct updater *u);
 const char *updater_type(const struct updater *u);
 bool updater_equal(const struct updater *a, const struct updater *b);
+/* Its overrides: how many, and the pattern of one. */
+size_t updater_overrides(const struct updater *u);
+const char *updater_override_pattern(const struct updater *u, size_t index);
+/* The update from which on the schedule's rate stays as it is, and that rate, before factors of keys; INFINITY: it never
+ * does, or there is no schedule. */
+double updater_schedule_end(const struct updater *u, double *rate);
 /* UPDATER_UNFIT with the reason when a value of this type cannot be under it. */
 enum status updater_fits(const struct updater *u, enum dtype t, struct error *e) MUST_CHECK;
 
@@ -49,6 +55,8 @@ struct updater_use {
 };
 
 void updater_use(const struct updater *u, const struct rule_key *key, enum dtype type, struct updater_use *out);
+/* Whether that override is for the key. */
+bool use_overridden(const struct updater_use *use, size_t index);
 /* Its numbers, in the order of the row, overrides applied. */
 void use_hypers(const struct updater *u, const struct updater_use *use, double out[UPDATER_HYPERS_MAX]);
 /* Its slots: those of the rule, or those that the program names. */

@@ -156,6 +156,22 @@ void handle_store_reset(struct exchange *x)
     if (said != NULL) say_json(x, 200, said);
 }
 
+/* Keys as text, whatever they are. */
+static void add_key_types(json_t *items)
+{
+    json_t *item;
+    size_t i;
+
+    json_array_foreach(items, i, item) {
+        json_t *key = json_object_get(item, "key");
+        char text[32];
+        json_object_set_new(item, "key_type", json_string(json_is_integer(key) ? "int" : "str"));
+        if (!json_is_integer(key)) continue;
+        snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, json_integer_value(key));
+        json_object_set_new(item, "key", json_string(text));
+    }
+}
+
 /* ---- workers and rounds ----------------------------------------------------------------------------------------- */
 
 /* The core counts ages; the wall clock is ours. */
@@ -183,20 +199,12 @@ void handle_workers(struct exchange *x) { say_list(x, ask(x, WIRE_Workers, store
 
 void handle_rounds(struct exchange *x)
 {
-    json_t *said = ask(x, WIRE_Rounds, store_name(x)), *item;
-    size_t i;
+    json_t *said = ask(x, WIRE_Rounds, store_name(x));
 
     if (said == NULL) return;
     add_since(json_object_get(said, "items"));
     add_since(json_object_get(said, "barriers"));
-    json_array_foreach(json_object_get(said, "items"), i, item) {
-        json_t *key = json_object_get(item, "key");
-        char text[32];
-        json_object_set_new(item, "key_type", json_string(json_is_integer(key) ? "int" : "str"));
-        if (!json_is_integer(key)) continue;
-        snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, json_integer_value(key));
-        json_object_set_new(item, "key", json_string(text));
-    }
+    add_key_types(json_object_get(said, "items"));
     say_list(x, said);
 }
 
@@ -276,6 +284,7 @@ static void say_swapped(struct exchange *x, json_t *swapped, json_t *before, boo
     json_t *after = dry_run ? NULL : ask(x, WIRE_GetUpdater, store_name(x));
 
     if (!dry_run && after == NULL) return;
+    add_key_types(json_object_get(swapped, "first_versions"));
     json_object_set(swapped, "previous", json_object_get(before, "updater"));
     if (after != NULL) {
         json_object_update(swapped, after);

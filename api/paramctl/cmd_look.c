@@ -336,17 +336,26 @@ static int updater_set(const struct ctl *c, const char *argument)
     return 0;
 }
 
-/* A text in the updater language. Needs no daemon: the checker is the same. */
-static int updater_check_text(const char *path)
+/* What the daemon says a document would do to the store. */
+static int updater_check_document(const struct ctl *c, json_t *document)
 {
-    size_t size = 0;
-    char *text = read_file(path, &size);
+    int code = EXIT_ERROR;
+    json_t *in, *j;
+
+    if (document == NULL) return EXIT_USAGE;
+    in = of_store(c);
+    json_object_set_new(in, "updater", document);
+    j = ask(c, "UpdaterCheck", in, &code);
+    return j != NULL ? show_json(j) : code;
+}
+
+/* A text in the updater language. Needs no daemon: the checker is the same. */
+static int updater_check_text(const char *path, struct bytes text)
+{
     struct buf report = {0};
     struct error e;
+    enum status s = program_report(text, NULL, 0, &report, &e);
 
-    if (text == NULL) return EXIT_ERROR;
-    enum status s = program_report(bytes_of(text, size), NULL, 0, &report, &e);
-    free(text);
     if (s == STATUS_OK) {
         json_t *j = json_loadb((const char *)report.at, report.size, 0, NULL);
         show_json(j);
@@ -357,12 +366,32 @@ static int updater_check_text(const char *path)
     return s == STATUS_OK ? 0 : EXIT_ERROR;
 }
 
+/* A document begins with a brace, a text never does. */
+static bool is_document(const char *text) { return text[strspn(text, " \t\r\n")] == '{'; }
+
+static int updater_check(const struct ctl *c, const char *argument)
+{
+    size_t size = 0;
+    char *text;
+    int code;
+
+    if (is_document(argument) || strcmp(argument, "null") == 0 || strcmp(argument, "-") == 0)
+        return updater_check_document(c, read_document(argument));
+    text = read_file(argument, &size);
+    if (text == NULL) return EXIT_ERROR;
+    if (is_document(text)) code = updater_check_document(c, read_document(argument));
+    else if (c->url == NULL && c->store == NULL) code = updater_check_text(argument, bytes_of(text, size));
+    else code = updater_check_document(c, json_pack("{s:s,s:s%}", "type", "program", "text", text, size));
+    free(text);
+    return code;
+}
+
 int run_updater(const struct ctl *c)
 {
     if (c->arg_count == 0 || (c->arg_count == 1 && strcmp(c->args[0], "get") == 0)) return updater_get(c);
     if (c->arg_count == 2 && strcmp(c->args[0], "set") == 0) return updater_set(c, c->args[1]);
-    if (c->arg_count == 2 && strcmp(c->args[0], "check") == 0) return updater_check_text(c->args[1]);
-    return complain_usage("usage: paramctl updater [get | set FILE|JSON | check FILE]");
+    if (c->arg_count == 2 && strcmp(c->args[0], "check") == 0) return updater_check(c, c->args[1]);
+    return complain_usage("usage: paramctl updater [get | set FILE|JSON | check FILE|JSON]");
 }
 
 /* ---- the protocol ----------------------------------------------------------------------------------------------- */

@@ -370,6 +370,22 @@ class Values(Base):
             file.write("stored += graad * 2\n")
         self.ctl("updater", "check", self.path("rule.txt"), status=ERROR, says="grad")
 
+    def test_updater_check_asks_the_daemon_what_a_document_or_a_text_would_do_to_a_store(self):
+        self.ctl("call", "Create", '{"store": "checked", "type": "dist_async"}')
+        self.ctl("put", "w_bias", "[1, 1]", "--store", "checked")
+        document = '{"type": "adam", "overrides": [{"match": "*_bias", "wd_mult": 0}]}'
+        said = json.loads(self.ctl("updater", "check", document, "--store", "checked"))
+        self.assertEqual((said["changed"], said["updater"]["beta1"], said["report"]["overrides"][0]["keys"]), (True, 0.9, 1))
+        with open(self.path("d.json"), "w") as file:
+            file.write("\n" + document)
+        self.assertEqual(json.loads(self.ctl("updater", "check", self.path("d.json"), "--store", "checked")), said)
+        with open(self.path("text.txt"), "w") as file:
+            file.write("slot m = 0\nm = 0.5 * m + grad\nstored -= m\n")
+        said = json.loads(self.ctl("updater", "check", self.path("text.txt"), "--store", "checked"))
+        self.assertEqual((said["report"]["state_bytes"]["then"], said["program"]["slots"][0]["name"]), (8, "m"))
+        self.assertEqual(json.loads(self.ctl("updater", "--store", "checked")), {"type": "assign"})
+        self.ctl("updater", "check", '{"type": "adma"}', "--store", "checked", status=ERROR, says="adam")
+
     def test_push_is_a_workers_and_the_updater_runs(self):
         self.ctl("call", "Create", '{"store": "trained", "type": "dist_async"}')
         self.ctl("put", "w", "[1, 1]", "--store", "trained")

@@ -542,6 +542,90 @@ class Updaters(Case):
         self.assertEqual(self.d.ask("GET", self.AT)[1]["ETag"], before)
         self.refused(self.d.ask("PUT", self.AT + "?dry_run=1", {"type": "adam"}, If_Match="*"), 400, "invalid-argument", "true or false")
 
+    def report(self, document, states="keep"):
+        status, _, said = self.d.ask("PUT", f"{self.AT}?dry_run=true&states={states}", document, If_Match="*")
+        self.assertEqual((status, "updater" in said), (200, False), said)
+        return said["report"], {slot.pop("name"): slot for slot in said["report"]["slots"]}
+
+    def trained(self, names, document):
+        """Keys of 4 elements that have stepped once under the document."""
+        for name in names:
+            self.made(f"/v1/stores/u/keys/{name}", {"data": [1, 2, 3, 4]})
+        self.assertEqual(self.d.ask("PUT", self.AT, document, If_Match="*")[0], 200)
+        with paramd.kv.create("dist_async", url=self.d.fields["data"], store="u") as kv:
+            for name in names:
+                kv.push(name, np.ones(4, "float32"))
+            kv.wait()
+
+    def test_a_dry_run_tells_which_keys_are_matched_and_how_much_state_there_will_be(self):
+        for name in ("a_bias", "b_bias", "c_weight"):
+            self.made(f"/v1/stores/u/keys/{name}", {"data": [1, 2, 3, 4]})
+        self.made("/v1/stores/u/keys/half", {"dtype": "float16", "data": [1, 2]})
+        said, slots = self.report({"type": "adam", "overrides": [{"match": "*_bias", "wd_mult": 0},
+                                                                 {"match": "none*", "lr_mult": 2}]})
+        self.assertEqual((said["keys"], said["keys_looked_at"]), (5, 5))
+        self.assertEqual(said["overrides"], [{"match": "*_bias", "keys": 2}, {"match": "none*", "keys": 0}])
+        # two slots of f32 for 3 * 4 + 2 (w) + 2 (half) elements, and the f32 copy of half
+        self.assertEqual(said["state_bytes"], {"now": 0, "then": 2 * 16 * 4 + 2 * 4})
+        self.assertEqual(slots["mean"], {"kept": 0, "converted": 0, "anew": 5, "dropped": 0})
+        self.assertEqual(slots["master"], {"kept": 0, "converted": 0, "anew": 1, "dropped": 0})
+        self.assertEqual([w.split(":")[0] for w in said["warnings"]], ["/overrides/1/match"])
+        self.assertEqual(self.report({"type": "add"})[0]["warnings"], [])
+
+    def test_a_dry_run_tells_what_becomes_of_the_state_in_each_way_and_so_it_comes(self):
+        self.trained(["a", "b"], {"type": "sgd", "momentum": 0.9})
+        said, slots = self.report({"type": "adam"})
+        self.assertEqual((slots["momentum"]["dropped"], slots["mean"]["anew"], said["begin_anew"]), (2, 3, 2))
+        self.assertIn("states=convert", said["warnings"][0])
+        said, slots = self.report({"type": "adam"}, "convert")
+        self.assertEqual((slots["mean"]["converted"], slots["var"]["converted"], said["begin_anew"]), (2, 2, 0))
+        self.assertEqual(slots["mean"]["anew"], 1)  # w has not stepped, so it has no momentum yet
+        said, slots = self.report({"type": "sgd", "momentum": 0.5})
+        self.assertEqual((slots["momentum"], said["begin_anew"], said["warnings"]),
+                         ({"kept": 2, "converted": 0, "anew": 1, "dropped": 0}, 0, []))
+        said, slots = self.report({"type": "sgd", "momentum": 0.9}, "reset")
+        self.assertEqual((slots["momentum"]["anew"], slots["momentum"]["dropped"], said["begin_anew"]), (3, 2, 2))
+        said = self.report({"type": "adam"})[0]
+        self.trained([], {"type": "adam"})
+        with paramd.kv.create("dist_async", url=self.d.fields["data"], store="u") as kv:
+            for name in ("a", "b", "w"):
+                kv.push(name, np.ones(kv.pull(name).shape, "float32"))
+            kv.wait()
+        self.assertEqual(self.report({"type": "adam"})[0]["state_bytes"]["now"], said["state_bytes"]["then"])
+
+    def test_a_dry_run_warns_of_schedules_that_are_over_and_of_halves_without_masters(self):
+        self.trained(["a"], {"type": "sgd"})
+        over = {"type": "sgd", "schedule": {"type": "poly", "max_update": 1, "base_lr": 0.5, "final_lr": 0.125}}
+        self.assertIn("stays at 0.125", self.report(over)[0]["warnings"][0])
+        self.d.ask("POST", "/v1/stores/u/reset")  # with which the count of updates begins anew
+        self.assertEqual(self.report(over)[0]["warnings"], [])
+        self.assertEqual(self.report({"type": "sgd", "schedule": {"type": "constant"}})[0]["warnings"], [])
+        self.made("/v1/stores/u/keys/half", {"dtype": "float16", "data": [1, 2]})
+        self.assertIn("/multi_precision: 1 ", self.report({"type": "sgd", "multi_precision": False})[0]["warnings"][0])
+
+    def test_a_dry_run_warns_of_state_for_which_memory_max_has_no_room(self):
+        with Running("--memory-max", "1m") as d:
+            data = npy(np.zeros(60_000, "float32"))  # and its spare: 480 kB
+            status, _, said = d.ask("PUT", "/v1/keys/w", data, Content_Type="application/x-npy")
+            self.assertEqual(status, 201, said)
+            for document, fits in (({"type": "lion"}, True), ({"type": "rmsprop", "centered": True}, False)):
+                said = d.ask("PUT", "/v1/stores/default/updater?dry_run=true", document, If_Match="*")[2]
+                self.assertEqual([w for w in said["report"]["warnings"] if "--memory-max" in w] == [], fits, said)
+
+    def test_a_swap_names_the_first_version_of_each_key(self):
+        self.trained(["a"], {"type": "sgd"})
+        self.made("/v1/stores/u/keys/never", {"data": [1]})
+        said = self.d.ask("PUT", self.AT, {"type": "lion"}, If_Match="*")[2]
+        self.assertEqual(said["effective_from_version"], 3)
+        self.assertEqual({(k["key"], k["key_type"], k["version"]) for k in said["first_versions"]},
+                         {("a", "str", 3), ("never", "str", 2), ("w", "str", 2)})
+        self.assertNotIn("first_versions", self.d.ask("PUT", self.AT, {"type": "lion"}, If_Match="*")[2])
+        self.d.ask("POST", "/v1/stores/u/reset")
+        self.made("/v1/stores/u/keys/-7?type=int", {"data": [1]})
+        said = self.d.ask("PUT", self.AT, {"type": "sgd", "overrides": [{"match": "-?", "lr_mult": 2}]}, If_Match="*")[2]
+        self.assertEqual(said["first_versions"], [{"key": "-7", "key_type": "int", "version": 2}])
+        self.assertEqual(self.report(said["updater"])[0]["overrides"], [{"match": "-?", "keys": 1}])
+
     def test_what_becomes_of_the_states_may_be_said(self):
         for states in ("keep", "reset"):
             self.assertEqual(self.d.ask("PUT", self.AT + "?states=" + states, {"type": "adam"}, If_Match="*")[0], 200)
