@@ -13,11 +13,11 @@
         enum { SLOTS = slots };                                                                                  \
         DEVICE_INLINE void run(const float *a, uint64_t place, float g, float *w, float *s)                      \
         {                                                                                                        \
-            rule_##name##_f32(a, place, g, w, s);                                                                \
+            rule_##name##_f32(a, random_place(place), g, w, s);                                                  \
         }                                                                                                        \
         DEVICE_INLINE void run(const double *a, uint64_t place, double g, double *w, double *s)                  \
         {                                                                                                        \
-            rule_##name##_f64(a, place, g, w, s);                                                                \
+            rule_##name##_f64(a, random_place(place), g, w, s);                                                  \
         }                                                                                                        \
     };
 ELEMENT_RULES(RULE_TYPE)

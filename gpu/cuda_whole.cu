@@ -48,8 +48,8 @@ template <class R> static __device__ __forceinline__ scalars<R> rounded(const wh
 #define FORMULAS(suffix, R)                                                                                             \
     DEVICE_INLINE R clipped(const R *a, R g) { return clipped_##suffix(a, g); }                                         \
     DEVICE_INLINE void moments(const R *a, R g, R *s) { moments_##suffix(a, g, s); }                                    \
-    DEVICE_INLINE void sgd(const R *a, R g, R *w) { rule_sgd_##suffix(a, 0, g, w, NULL); }                              \
-    DEVICE_INLINE void momentum(const R *a, R g, R *w, R *s) { rule_momentum_##suffix(a, 0, g, w, s); }                 \
+    DEVICE_INLINE void sgd(const R *a, R g, R *w) { rule_sgd_##suffix(a, random_place(0), g, w, NULL); }                \
+    DEVICE_INLINE void momentum(const R *a, R g, R *w, R *s) { rule_momentum_##suffix(a, random_place(0), g, w, s); }   \
     DEVICE_INLINE R lamb_u(const R *a, R m, R v, R w) { return lamb_u_##suffix(a, m, v, w); }                           \
     DEVICE_INLINE R lans_q(const R *a, R g, R v, R w) { return lans_q_##suffix(a, g, v, w); }                           \
     DEVICE_INLINE R adagrad_moved(const R *a, R root, R g, R w) { return adagrad_moved_##suffix(a, root, g, w); }       \

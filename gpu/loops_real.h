@@ -5,23 +5,25 @@ struct NAME(scalars) {
     REAL v[RULE_SCALARS_MAX];
 };
 
-/* place: of the first element in the sequence of random numbers. */
-typedef void NAME(step_loop)(const struct NAME(scalars) *scalars, uint64_t place, const REAL *restrict g,
+/* first: place of the first element in the sequence of random numbers; the others' do not cross a multiple of 2^32. */
+typedef void NAME(step_loop)(const struct NAME(scalars) *scalars, uint64_t first, const REAL *restrict g,
                              REAL *restrict w, REAL *restrict s0, REAL *restrict s1, REAL *restrict s2, size_t count);
 
 /* One loop a rule. The scalars are copied so that they are seen not to change, and stay in registers. */
 #define STEP_LOOP(name, begin, end)                                                                        \
-    CLONES static void NAME(loop_##name)(const struct NAME(scalars) *scalars, uint64_t place,              \
+    CLONES static void NAME(loop_##name)(const struct NAME(scalars) *scalars, uint64_t first,              \
                                          const REAL *restrict g, REAL *restrict w, REAL *restrict s0,      \
                                          REAL *restrict s1, REAL *restrict s2, size_t count)               \
     {                                                                                                      \
         const struct NAME(scalars) a = *scalars;                                                           \
+        struct place place = random_place(first);                                                          \
         (void)s0, (void)s1, (void)s2;                                                                      \
         for (size_t i = 0; i < count; i++) {                                                               \
             REAL v = w[i], s[RULE_SLOTS_MAX] = {0, 0, 0};                                                  \
             begin;                                                                                         \
-            NAME(rule_##name)(a.v, place + i, g[i], &v, s);                                                \
+            NAME(rule_##name)(a.v, place, g[i], &v, s);                                                \
             end;                                                                                           \
+            place.low++;                                                                                   \
             w[i] = v;                                                                                      \
         }                                                                                                  \
     }
@@ -51,7 +53,6 @@ static void NAME(run_program)(const struct step *s, size_t at, const REAL *g, RE
 static void NAME(run)(const struct step *s, const struct rule_scalars *scalars, size_t at, const REAL *g, REAL *w,
                       size_t count)
 {
-    REAL *slot[RULE_SLOTS_MAX] = {NULL, NULL, NULL};
     struct NAME(scalars) a;
 
     if (s->rule == RULE_program) {
@@ -59,8 +60,13 @@ static void NAME(run)(const struct step *s, const struct rule_scalars *scalars, 
         return;
     }
     for (unsigned i = 0; i < RULE_SCALARS_MAX; i++) a.v[i] = (REAL)scalars->v[i];
-    for (unsigned i = 0; i < rule_slots(s->rule); i++) slot[i] = part(&s->slots[i], at * sizeof(REAL));
-    NAME(step_loops)[s->rule](&a, s->stream + at, g, w, slot[0], slot[1], slot[2], count);
+    for (size_t done = 0, n; done < count; done += n) {
+        REAL *slot[RULE_SLOTS_MAX] = {NULL, NULL, NULL};
+        uint64_t place = s->stream + at + done, row = ((uint64_t)1 << 32) - (uint32_t)place;
+        n = count - done < row ? count - done : (size_t)row;
+        for (unsigned i = 0; i < rule_slots(s->rule); i++) slot[i] = part(&s->slots[i], (at + done) * sizeof(REAL));
+        NAME(step_loops)[s->rule](&a, place, g + done, w + done, slot[0], slot[1], slot[2], n);
+    }
 }
 
 static void NAME(widen)(void *to, const void *from, size_t count) { memcpy(to, from, count * sizeof(REAL)); }

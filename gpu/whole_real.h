@@ -55,13 +55,13 @@ static void NAME(lars_norms)(const struct step *s, size_t begin, size_t count, d
 
 CLONES static void NAME(sgd_loop)(const REAL *restrict a, const REAL *restrict g, REAL *restrict w, size_t n)
 {
-    for (size_t i = 0; i < n; i++) NAME(rule_sgd)(a, 0, g[i], &w[i], NULL);
+    for (size_t i = 0; i < n; i++) NAME(rule_sgd)(a, random_place(0), g[i], &w[i], NULL);
 }
 
 CLONES static void NAME(momentum_loop)(const REAL *restrict a, const REAL *restrict g, REAL *restrict w,
                                        REAL *restrict m, size_t n)
 {
-    for (size_t i = 0; i < n; i++) NAME(rule_momentum)(a, 0, g[i], &w[i], &m[i]);
+    for (size_t i = 0; i < n; i++) NAME(rule_momentum)(a, random_place(0), g[i], &w[i], &m[i]);
 }
 
 static void NAME(lars_move_part)(const struct step *s, size_t begin, size_t count, bool momentum)

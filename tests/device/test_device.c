@@ -704,12 +704,12 @@ DEVICE_TEST(bad_statistics_are_refused)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
-static void (*const element_f32[RULE_COUNT])(const float *, uint64_t, float, float *, float *) = {
+static void (*const element_f32[RULE_COUNT])(const float *, struct place, float, float *, float *) = {
 #define ELEMENT(name, slots, slot0, slot1, slot2) [RULE_##name] = rule_##name##_f32,
     ELEMENT_RULES(ELEMENT)
 #undef ELEMENT
 };
-static void (*const element_f64[RULE_COUNT])(const double *, uint64_t, double, double *, double *) = {
+static void (*const element_f64[RULE_COUNT])(const double *, struct place, double, double *, double *) = {
 #define ELEMENT(name, slots, slot0, slot1, slot2) [RULE_##name] = rule_##name##_f64,
     ELEMENT_RULES(ELEMENT)
 #undef ELEMENT
@@ -719,7 +719,9 @@ static void (*const element_f64[RULE_COUNT])(const double *, uint64_t, double, d
 enum { TO_NEW, TO_FROM, TO_SUM, TO_LAST, TO_COUNT };
 enum { SUM_ONLY = 1, LAST_ONLY = 2, BOTH = 3 };
 
-enum { SLOTS = STEP_SLOTS_MAX, STREAM = 77 };
+enum { SLOTS = STEP_SLOTS_MAX };
+/* So near to 2^32 that larger trials cross it. */
+#define STREAM UINT64_C(0xffffff80)
 
 struct trial {
     enum rule_id rule;
@@ -745,7 +747,7 @@ static void expect_f32(const struct trial *x, const struct rule_scalars *a, stru
         if (x->inputs & LAST_ONLY) g = x->inputs == BOTH ? g + single(x->type, h->last, i) : single(x->type, h->last, i);
         for (unsigned k = 0; k < rule_slots(x->rule); k++) s[k] = ((float *)h->slots[k])[i];
         w = x->master ? ((float *)h->master)[i] : single(x->type, h->w, i);
-        element_f32[x->rule](v, STREAM + i, g, &w, s);
+        element_f32[x->rule](v, random_place(STREAM + i), g, &w, s);
         for (unsigned k = 0; k < rule_slots(x->rule); k++) ((float *)h->slots[k])[i] = s[k];
         if (x->master) ((float *)h->master)[i] = w;
         set_single(x->type, h->w, i, w);
@@ -759,7 +761,7 @@ static void expect_f64(const struct trial *x, const struct rule_scalars *a, stru
         double g = x->inputs & SUM_ONLY ? ((const double *)h->sum)[i] : 0, s[SLOTS] = {0};
         if (x->inputs & LAST_ONLY) g = x->inputs == BOTH ? g + last[i] : last[i];
         for (unsigned k = 0; k < rule_slots(x->rule); k++) s[k] = ((double *)h->slots[k])[i];
-        element_f64[x->rule](a->v, STREAM + i, g, &((double *)h->w)[i], s);
+        element_f64[x->rule](a->v, random_place(STREAM + i), g, &((double *)h->w)[i], s);
         for (unsigned k = 0; k < rule_slots(x->rule); k++) ((double *)h->slots[k])[i] = s[k];
     }
 }

@@ -891,7 +891,7 @@ TEST(the_normal_numbers_are_normal)
     double sum[5] = {0}, below[BOUNDS] = {0}, root = sqrt(N);
 
     for (uint64_t i = 0; i < N; i++) {
-        double x = (double)random_normal(0x1234567890abcdef + i), power = 1;
+        double x = (double)random_normal(random_place(0x1234567890abcdef + i)), power = 1;
         for (int k = 1; k <= 4; k++) sum[k] += power *= x;
         for (int b = 0; b < BOUNDS; b++) below[b] += x < bounds[b];
     }
@@ -910,11 +910,50 @@ TEST(the_normal_numbers_are_those_of_box_and_muller)
 {
     for (uint64_t i = 0; i < 100000; i++) {
         uint64_t place = i * 0x123456789abcdu;
-        uint32_t low = (uint32_t)place ^ random_bits((uint32_t)(place >> 32) ^ 0x9e3779b9u);
-        double u = (double)(2 * (random_bits(low) / 2) + 1) / 4294967296.0;
-        double v = (double)(random_other_bits(low) / 256) / 16777216.0;
-        CHECK_NEAR((double)random_normal(place), sqrt(-2 * log(u)) * cos(2 * M_PI * v), 4e-6);
+        uint32_t low = (uint32_t)place ^ random_bits((uint32_t)(place >> 32) ^ 0x9e3779b9u), bits = random_bits(low);
+        double u = (double)(2 * (bits / 2) + 1) / 4294967296.0;
+        double v = (double)(random_other_bits(bits) / 256) / 16777216.0;
+        CHECK_NEAR((double)random_normal(random_place(place)), sqrt(-2 * log(u)) * cos(2 * M_PI * v), 4e-6);
     }
+}
+
+/* The length that u gives and the angle that v gives know nothing of one another: of 64 by 64 boxes each has as many, by
+ * chi-square; and so it is for the number at a place and its neighbour's. */
+static double evenness(uint64_t (*at)(uint64_t i))
+{
+    enum { SIDE = 64, BOXES = SIDE * SIDE, N = 1 << 22 };
+    static double counts[BOXES];
+    double chi = 0, want = (double)N / BOXES;
+
+    memset(counts, 0, sizeof counts);
+    for (uint64_t i = 0; i < N; i++) counts[at(i)]++;
+    for (int b = 0; b < BOXES; b++) chi += (counts[b] - want) * (counts[b] - want) / want;
+    return (chi - (BOXES - 1)) / sqrt(2 * (BOXES - 1)); /* in standard errors */
+}
+
+static uint64_t box_of_u_and_v(uint64_t i)
+{
+    uint32_t bits = random_bits((uint32_t)i);
+    return bits >> 26 << 6 | random_other_bits(bits) >> 26;
+}
+
+/* The finest digits of the length decide the tails. */
+static uint64_t box_of_small_u_and_v(uint64_t i)
+{
+    uint32_t bits = (uint32_t)i << 10 >> 10;
+    return bits >> 16 << 6 | random_other_bits(bits) >> 26;
+}
+
+static uint64_t box_of_neighbours(uint64_t i)
+{
+    return (uint64_t)(random_bits((uint32_t)i) >> 26 << 6 | random_other_bits(random_bits((uint32_t)i + 1)) >> 26);
+}
+
+TEST(length_angle_and_neighbours_of_random_numbers_are_independent)
+{
+    CHECK_NEAR(evenness(box_of_u_and_v), 0, 5);
+    CHECK_NEAR(evenness(box_of_neighbours), 0, 5);
+    CHECK(evenness(box_of_small_u_and_v) < 5); /* every small u once, so it may be more even than chance */
 }
 
 /* What has one bit of its place changed has another half of its bits. */
@@ -925,7 +964,7 @@ TEST(each_bit_of_a_place_changes_the_number)
     for (int bit = 0; bit < 64; bit++)
         for (uint64_t i = 1; i <= 1000; i++) {
             uint64_t place = i * 0x9e3779b97f4a7c15u;
-            along += (double)random_normal(place) * (double)random_normal(place ^ (uint64_t)1 << bit);
+            along += (double)random_normal(random_place(place)) * (double)random_normal(random_place(place ^ (uint64_t)1 << bit));
             n++;
         }
     CHECK_NEAR(along / n, 0, 5 / sqrt(n));
