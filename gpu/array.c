@@ -77,12 +77,20 @@ static void quiet(struct array *a)
         }
 }
 
+static void blame(struct array *a, unsigned member)
+{
+    const struct device *m = a->members[member];
+
+    snprintf(a->device.why, sizeof a->device.why, "%s%s%.120s", device_kind(m), m->why[0] != '\0' ? ": " : "", m->why);
+    quiet(a);
+}
+
 /* What a member answered, told as the array's own. */
 static enum status pass(struct array *a, unsigned member, enum status s)
 {
     if (s == STATUS_OK) return s;
     a->device.error = *device_error(a->members[member]);
-    if (is_loss(s)) quiet(a);
+    if (is_loss(s)) blame(a, member);
     return s;
 }
 
@@ -90,7 +98,8 @@ static enum status pass(struct array *a, unsigned member, enum status s)
 static enum status lose(struct array *a)
 {
     quiet(a);
-    return error_set(&a->device.error, REASON_DEVICE_LOST, "a part of the work was done and the rest refused");
+    snprintf(a->device.why, sizeof a->device.why, "a part of the work was done and the rest refused");
+    return error_set(&a->device.error, REASON_DEVICE_LOST, "%s", a->device.why);
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
@@ -155,12 +164,13 @@ static enum status array_mem_new_at(struct device *d, size_t size, struct mem_pl
     *out = (struct dmem){.device = d, .size = size, .own = l};
     for (size_t i = 0; i < l->count && s == STATUS_OK; i++) {
         size_t left = size - i * (l->count > 1 ? l->part_size : 0);
-        s = device_mem_new(a->members[member_of(a, l, i)], least_of(left, l->part_size), &l->parts[i], e);
+        unsigned member = member_of(a, l, i);
+        s = device_mem_new(a->members[member], least_of(left, l->part_size), &l->parts[i], e);
+        if (is_loss(s)) blame(a, member);
     }
     if (s == STATUS_OK && l->count > 1) s = range_new(out, e);
     if (s != STATUS_OK) {
         layout_free(l);
-        if (is_loss(s)) quiet(a);
         return s;
     }
     if (l->count > 1) return STATUS_OK;
@@ -700,7 +710,8 @@ enum status array_device_new(struct device *const *members, unsigned count, size
     a->device.ops = &a->ops;
     a->count = count;
     a->part = part > 0 ? part : ARRAY_PART;
-    snprintf(a->kind, sizeof a->kind, "%ux%.20s", count, device_kind(members[0]));
+    snprintf(a->kind, sizeof a->kind, "%ux%.20s", count, members[0]->ops->kind);
+    memcpy(a->device.card, members[0]->card, sizeof a->device.card);
     for (unsigned i = 0; i < count; i++) {
         a->members[i] = members[i];
         members[i]->notify = member_told;

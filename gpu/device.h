@@ -49,7 +49,10 @@ static inline struct mem_place mem_place_of(uint32_t home, size_t element)
     return (struct mem_place){home, home & HOME_IN_PARTS ? (uint32_t)element : 0};
 }
 
-static inline bool mem_place_equal(struct mem_place a, struct mem_place b) { return a.home == b.home && a.element == b.element; }
+static inline bool mem_place_equal(struct mem_place a, struct mem_place b)
+{
+    return a.home == b.home && a.element == b.element;
+}
 
 /* A piece of device memory. Zeroed: none. Copies of the struct name the same memory; one of them is freed. */
 struct dmem {

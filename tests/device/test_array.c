@@ -156,7 +156,7 @@ TEST(with_a_member_the_whole_is_lost_and_the_others_come_to_rest)
     CHECK_EQ(device_stats(q, a, b, DTYPE_f32, COUNT, &stats), STATUS_OK);
     faulty_device_fail_at(bad, 1, FAULT_REFUSED);
     CHECK_EQ(device_record(q, &mark), STATUS_UNAVAILABLE);
-    CHECK_SAYS(device_error(d)->text, "the 3xlate device is lost");
+    CHECK_SAYS(device_error(d)->text, "the 3xlate device is lost: faulty");
     CHECK_EQ(device_passed(q, &passed), STATUS_UNAVAILABLE);
     CHECK_EQ(late_device_pending(array_member(d, 0)) + late_device_pending(array_member(d, 2)), 0);
     device_queue_free(q), device_queue_free(side);
