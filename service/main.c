@@ -1,5 +1,5 @@
 /* paramd: the daemon. The order of set-up and tear-down, the loop of the core thread, and what signals do. */
-#include "gpu/plugin.h"
+#include "gpu/cards.h"
 #include "service/base/clock.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
@@ -202,13 +202,12 @@ static enum status watch_signals(struct error *e)
 static enum status open_device(struct error *e)
 {
     const struct settings *s = &the.settings;
-    struct card card = {.number = 0};
+    struct cards cards = {.count = 1};
     bool is_auto = strcmp(s->device, "auto") == 0;
     struct error why;
 
-    if (!is_auto && !card_parse(s->device, &card)) return cpu_device_new((unsigned)s->threads, &the.device, e);
-    card.memory_max = s->device_memory;
-    if (cuda_device_new(&card, &the.device, &why) == STATUS_OK) {
+    if (!is_auto && !cards_parse(s->device, &cards)) return cpu_device_new((unsigned)s->threads, &the.device, e);
+    if (cards_open(&cards, s->device_memory, &the.device, &why) == STATUS_OK) {
         log_info("main", "device %s: %s", device_kind(the.device), the.device->card);
         return STATUS_OK;
     }

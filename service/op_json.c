@@ -275,7 +275,10 @@ void method_Create(struct request *r, json_t *in)
     if (refused(r, st, &e)) return;
     struct store *s = store_find(c, name);
     bool create = s == NULL;
-    if (create) st = store_new(c, name, &wanted, r->session->share, &s, &e);
+    if (create && wanted.needs_gpu && c->device->card[0] == '\0')
+        st = error_set(&e, REASON_NO_GPU, "a store of type '%s' sums on GPUs, and this one has the %s device; device, "
+                       "dist_sync and dist_async give the same values there", wanted.type, device_kind(c->device));
+    else if (create) st = store_new(c, name, &wanted, r->session->share, &s, &e);
     else st = options_agree(&s->options, &wanted, s->name, &e);
     if (refused(r, st, &e)) return;
     answer_json(r, store_json(s, create));

@@ -38,13 +38,13 @@ static uint32_t value_of(const struct store_options *o, const struct option_row 
 /* ---- type names ------------------------------------------------------------------------------------------------- */
 
 enum { WORD_LOCAL = 1, WORD_DIST = 2, WORD_SYNC = 4, WORD_ASYNC = 8, WORD_DEVICE = 16, WORD_NOTED = 32,
-       WORD_PLANNED = 64 };
+       WORD_PLANNED = 64, WORD_NCCL = 128 };
 
 static const struct {
     const char *word;
     unsigned bits;
 } type_words[] = {
-    {"local", WORD_LOCAL},     {"device", WORD_DEVICE},  {"nccl", WORD_PLANNED}, {"dist", WORD_DIST},
+    {"local", WORD_LOCAL},     {"device", WORD_DEVICE},  {"nccl", WORD_NCCL},    {"dist", WORD_DIST},
     {"sync", WORD_SYNC},       {"async", WORD_ASYNC},    {"ssp", WORD_PLANNED},  {"p3", WORD_PLANNED},
     {"tree", WORD_NOTED},      {"update", WORD_NOTED},   {"allreduce", WORD_NOTED}, {"cpu", WORD_NOTED},
     {"gpu", WORD_DEVICE},
@@ -63,7 +63,19 @@ static enum status add_word(const char *word, size_t size, unsigned *bits, const
     }
     return error_set(e, REASON_BAD_ARGUMENT,
                      "type '%s': '%.*s' is no word of a store type; the words are local device nccl dist sync async "
-                     "ssp p3 tree update allreduce cpu gpu, joined by '_'", whole, (int)size, word);
+                     "tree update allreduce cpu gpu, joined by '_'", whole, (int)size, word);
+}
+
+/* A store in a daemon sums over its workers: then nccl says no more than device. */
+static bool type_needs_gpu(const char *type, enum store_mode mode)
+{
+    for (const char *word = type; mode == MODE_LOCAL; word++) {
+        size_t size = strcspn(word, "_");
+        if (size == 4 && memcmp(word, "nccl", 4) == 0) return true;
+        word += size;
+        if (*word == '\0') break;
+    }
+    return false;
 }
 
 enum status type_parse(struct bytes name, char out[64], enum store_mode *mode, struct error *e)
@@ -180,6 +192,7 @@ enum status options_parse(json_t *document, const char *const *known, struct sto
     if (!json_is_string(type)) return error_set(e, REASON_BAD_ARGUMENT, "/type: a store type, such as \"dist_sync\"");
     enum status s = type_parse(bytes_text(json_string_value(type)), o.type, &o.mode, e);
     if (s != STATUS_OK) return s;
+    o.needs_gpu = type_needs_gpu(o.type, o.mode);
     json_object_foreach(document, name, value) {
         const struct option_row *r = row_find(name);
         if (r == NULL) {

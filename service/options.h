@@ -36,6 +36,7 @@ struct store_options {
 #define OPTION_FIELD(kind, name, standard, least, most, words) uint32_t name;
     STORE_OPTIONS(OPTION_FIELD)
 #undef OPTION_FIELD
+    bool needs_gpu;              /* of the type: nccl */
     uint64_t given;              /* bit i: row i was written */
 };
 

@@ -1,7 +1,7 @@
 #include "service/settings.h"
 
 #include "api/limits.h"
-#include "gpu/plugin.h"
+#include "gpu/cards.h"
 #include "service/base/mem.h"
 #include "service/transport_common.h"
 #include "service/updater.h"
@@ -483,10 +483,11 @@ static enum status check_web(const struct settings *s, const char *flag, const c
 
 static enum status check_device(const char *device, struct error *e)
 {
-    struct card card;
+    struct cards cards;
 
-    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0 || card_parse(device, &card)) return STATUS_OK;
-    return error_set(e, REASON_BAD_ARGUMENT, "--device %.80s: one of auto, cpu and cuda:N", device);
+    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0 || cards_parse(device, &cards)) return STATUS_OK;
+    return error_set(e, REASON_BAD_ARGUMENT, "--device %.80s: one of auto, cpu, cuda:N and cuda:N,M (%d at most, none "
+                     "twice)", device, ARRAY_MEMBERS_MAX);
 }
 
 enum status settings_check(const struct settings *s, struct error *e)

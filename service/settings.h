@@ -35,10 +35,10 @@ enum { LISTEN_MAX = 8, SETTINGS_FILE_SIZE_MAX = 64 << 10 };
       "clients must show what stands in it; needed beyond this machine")                                              \
     X(flag,    insecure,       "insecure",       "",                     "false",                FIXED, NULL,         \
       "listen beyond this machine without a token")                                                                   \
-    X(text,    device,         "device",         "auto|cpu|cuda:N",      "auto",                 FIXED,               \
-      "Device and memory", "where values lie and updaters run; auto: the first GPU, or the CPU where none is usable") \
+    X(text,    device,         "device",         "auto|cpu|cuda:N,M",    "auto",                 FIXED,               \
+      "Device and memory", "where values lie and updaters run; auto: the first GPU, or the CPU where none is usable; cuda:0,1: several as one") \
     X(bytes,   device_memory,  "device-memory",  "BYTES",                "",                     FIXED, NULL,         \
-      "memory of the GPU that may be taken at all; standard: what it has free (suffixes k m g t)")                    \
+      "memory of each GPU that may be taken at all; standard: what it has free (suffixes k m g t)")                    \
     X(count,   threads,        "threads",        "N",                    "",                     FIXED, NULL,         \
       "workers of the CPU device; standard: one a core, at most 16")                                                  \
     X(bytes,   memory_max,     "memory-max",     "BYTES",                "",                     LIVE,  NULL,         \

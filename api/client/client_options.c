@@ -326,6 +326,7 @@ enum status client_options_read(const struct client_type *type, const char *docu
     out->bulk = true;
     out->join = true;
     out->connections = 1;
+    out->needs_gpu = strcmp(type->canonical, "nccl") == 0;
     buf_format(&out->create, "{\"type\":\"%s\"", type->canonical);
 
     enum status s = from_environment(out, e);

@@ -10,6 +10,7 @@
 
 struct client_options {
     bool embedded;
+    bool needs_gpu;                              /* of the type: no other device will do */
     char url[ADDRESS_TEXT_MAX];
     struct address front;
     bool own_worker;                             /* worker holds what the caller wants */

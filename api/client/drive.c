@@ -263,7 +263,7 @@ static enum status add_link(struct paramd *kv, enum role role, const uint8_t see
     struct link *l = NULL;
     enum status s;
 
-    if (kv->options.embedded) s = link_direct_new(seed, &l, e);
+    if (kv->options.embedded) s = link_direct_new(seed, kv->options.needs_gpu, &l, e);
     else s = kv->options.nanomsg ? link_nn_new(&l, e) : link_sp_new(&l, e);
     if (s != STATUS_OK) return s;
     kv->links[kv->link_count++] = l;

@@ -49,7 +49,9 @@ struct link {
 enum status link_sp_new(struct link **out, struct error *e) MUST_CHECK;
 /* libnanomsg, a raw REQ socket. */
 enum status link_nn_new(struct link **out, struct error *e) MUST_CHECK;
-/* A private store: server and device live in the link. staging_max as in server_config. */
-enum status link_direct_new(const uint8_t seed[16], struct link **out, struct error *e) MUST_CHECK;
+/* A private store: server and device live in the link. The device is what PARAMD_DEVICE says, as --device of the daemon,
+ * but a library takes no GPU unless it is told to: left out it is the CPU. needs_gpu: left out it is the first GPU, and
+ * where there is none NO_GPU says why. */
+enum status link_direct_new(const uint8_t seed[16], bool needs_gpu, struct link **out, struct error *e) MUST_CHECK;
 
 #endif

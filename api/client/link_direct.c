@@ -1,7 +1,7 @@
 /* A private store: the server and its device live in the link, and what the engine sends is served on the thread that
  * waits for it. Bytes go from the caller's array to the store's memory, and back, with one copy. */
 #include "api/client/engine.h"
-#include "gpu/plugin.h"
+#include "gpu/cards.h"
 #include "service/base/mem.h"
 #include "service/server.h"
 
@@ -268,21 +268,33 @@ static const struct link_ops direct_ops = {
     .watch = direct_watch, .run = direct_run, .free = direct_free,
 };
 
-/* A library takes no GPU unless it is told to. */
-static enum status open_device(struct device **out, struct error *e)
+static enum status no_gpu(const char *why, struct error *e)
 {
-    const char *name = getenv("PARAMD_DEVICE");
-    struct card card = {.number = 0};
-    bool is_auto = name != NULL && strcmp(name, "auto") == 0;
-
-    if (name == NULL || name[0] == '\0' || strcmp(name, "cpu") == 0) return cpu_device_new(0, out, e);
-    if (!is_auto && !card_parse(name, &card))
-        return error_set(e, REASON_BAD_ARGUMENT, "PARAMD_DEVICE=%.80s: one of auto, cpu and cuda:N", name);
-    enum status s = cuda_device_new(&card, out, e);
-    return s != STATUS_OK && is_auto ? cpu_device_new(0, out, e) : s;
+    return error_set(e, REASON_NO_GPU, "nccl sums on GPUs, and none can be used: %.300s; local, device, dist_sync and "
+                     "dist_async give the same values without", why);
 }
 
-enum status link_direct_new(const uint8_t seed[16], struct link **out, struct error *e)
+static enum status open_device(bool needs_gpu, struct device **out, struct error *e)
+{
+    const char *name = getenv("PARAMD_DEVICE");
+    struct cards cards = {.count = 1};
+    struct error why;
+
+    if (name == NULL || name[0] == '\0') name = needs_gpu ? "cuda" : "cpu";
+    bool is_auto = strcmp(name, "auto") == 0, is_cpu = strcmp(name, "cpu") == 0;
+    if (is_cpu && needs_gpu) return no_gpu("PARAMD_DEVICE is cpu", e);
+    if (is_cpu) return cpu_device_new(0, out, e);
+    if (!is_auto && !cards_parse(name, &cards))
+        return error_set(e, REASON_BAD_ARGUMENT, "PARAMD_DEVICE=%.80s: one of auto, cpu, cuda:N and cuda:N,M", name);
+    enum status s = cards_open(&cards, 0, out, &why);
+    if (s == STATUS_OK) return s;
+    if (needs_gpu) return no_gpu(why.text, e);
+    if (is_auto) return cpu_device_new(0, out, e);
+    *e = why;
+    return s;
+}
+
+enum status link_direct_new(const uint8_t seed[16], bool needs_gpu, struct link **out, struct error *e)
 {
     struct server_config c = {.embedded = true};
     struct link_direct *d = mem_zero(sizeof *d);
@@ -291,7 +303,7 @@ enum status link_direct_new(const uint8_t seed[16], struct link **out, struct er
     list_init(&d->requests);
     list_init(&d->answers);
     d->link.ops = &direct_ops;
-    enum status s = open_device(&d->device, e);
+    enum status s = open_device(needs_gpu, &d->device, e);
     if (s == STATUS_OK) {
         c.device = d->device;
         memcpy(c.seed, seed, sizeof c.seed);

@@ -107,7 +107,8 @@ enum status {
     X(61, JSON_TOO_LARGE,    "value-too-large-for-json", INVALID_ARGUMENT, 413, "value is too large for JSON")   \
     X(62, NETWORK_INVALID,   "network-invalid",      INVALID_ARGUMENT,    422, "network file is invalid")      \
     X(63, NO_NETWORK,        "no-such-network",      NOT_FOUND,           404, "no such network")              \
-    X(64, NO_SLOT,           "no-such-slot",         NOT_FOUND,           404, "no such slot")
+    X(64, NO_SLOT,           "no-such-slot",         NOT_FOUND,           404, "no such slot")                 \
+    X(65, NO_GPU,            "no-gpu",               FAILED_PRECONDITION, 409, "there is no usable GPU")
 
 enum reason {
 #define REASON_ENUM(number, name, code, status, http, title) REASON_##name = number,

@@ -498,7 +498,15 @@ TEST(types_that_do_not_work_are_refused)
     CHECK_REFUSED(paramd_create("lokal", NULL, &kv, &e), "invalid-argument");
     CHECK(kv == NULL);
     CHECK_SAYS(e.text, "local device nccl dist sync async");
+    setenv("PARAMD_CUDA_PLUGIN", "/nowhere/paramd-cuda.so", 1);
     CHECK(paramd_create("nccl", NULL, &kv, &e) == 9);
+    CHECK_SAYS(e.text, "nccl sums on GPUs, and none can be used: /nowhere/paramd-cuda.so");
+    CHECK_SAYS(e.text, "local, device, dist_sync and dist_async give the same values");
+    setenv("PARAMD_DEVICE", "cpu", 1);
+    CHECK(paramd_create("nccl", NULL, &kv, &e) == 9);
+    CHECK_SAYS(e.text, "PARAMD_DEVICE is cpu");
+    unsetenv("PARAMD_DEVICE");
+    unsetenv("PARAMD_CUDA_PLUGIN");
     CHECK(paramd_create("dist_ssp", NULL, &kv, &e) == 12);
     CHECK_REFUSED(paramd_create("local", "{\"num_worker\": 1}", &kv, &e), "unknown-parameter");
     CHECK_SAYS(e.text, "num_workers");

@@ -314,8 +314,10 @@ TEST(urls_and_devices_are_checked_beforehand)
     static const struct { const char *flag, *value, *says; } table[] = {
         {"--listen", "ws://127.0.0.1:1", "--listen: "}, {"--listen", "tcp://127.0.0.1", "--listen: "},
         {"--listen", "tcp://127.0.0.1:70000", "--listen: "}, {"--bulk", "on", "--bulk: "}, {"--admin", "7780", "--admin: "},
-        {"--probe", "127.0.0.1:x", "--probe: "},        {"--device", "tpu", "one of auto, cpu and cuda:N"},
-        {"--device", "cuda:", "one of auto, cpu"},      {"--device", "cuda:0,1", "one of auto, cpu and cuda:N"},
+        {"--probe", "127.0.0.1:x", "--probe: "},        {"--device", "tpu", "one of auto, cpu, cuda:N"},
+        {"--device", "cuda:", "one of auto, cpu"},      {"--device", "cuda:0,", "cuda:N,M"},
+        {"--device", "cuda:0,1,0", "none twice"},       {"--device", "cuda:0,,1", "cuda:N,M"},
+        {"--device", "cuda:0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", "16 at most"}, {"--device", "cuda0", "cuda:N"},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         begin();

@@ -1018,6 +1018,43 @@ TEST(an_updater_that_needs_the_whole_is_refused_for_a_key_in_parts_with_the_cure
     fixture_free(f);
 }
 
+TEST(nccl_wants_a_gpu_and_names_what_works_without)
+{
+    struct device *d = device_at(0);
+    struct fixture *f = fixture_new(d, 0);
+    struct client *c = client_new(f, 1);
+    struct error e;
+
+    CHECK(try_json(c, WIRE_Create, &e, "{\"store\": \"n\", \"type\": \"nccl\"}") == NULL);
+    CHECK_EQ(e.reason, REASON_NO_GPU);
+    CHECK_EQ(e.status, STATUS_FAILED_PRECONDITION);
+    CHECK_SAYS(e.text, "this one has the cpu device; device, dist_sync and dist_async give the same values");
+    snprintf(d->card, sizeof d->card, "a GPU");
+    do_json(c, WIRE_Create, "{\"store\": \"n\", \"type\": \"nccl\"}");
+    client_gone(c);
+    fixture_free(f);
+}
+
+TEST(words_of_the_device_change_no_result_of_a_store_of_many_workers)
+{
+    static const char *const types[] = {"dist_device_sync", "dist_sync_device", "dist_sync_nccl", "dist_gpu_sync"};
+
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        struct fixture *f = fixture_new(array_of(2), 0);
+        char options[80];
+        snprintf(options, sizeof options, "\"type\": \"%s\", \"num_workers\": 2", types[i]);
+        struct client *a = joined(f, 1, options), *b = joined(f, 2, sync2);
+        uint64_t id = do_init(a, 3, 1.0f, CUT);
+        do_push(a, id, 1, 2.0f, CUT);
+        do_push(b, id, 1, 3.0f, CUT);
+        fixture_settle(f);
+        CHECK_NEAR(do_pull(a, id, CUT), 5, 0);
+        client_gone(a);
+        client_gone(b);
+        fixture_free(f);
+    }
+}
+
 TEST(keys_go_to_the_device_that_holds_least)
 {
     struct device *d = array_of(3);

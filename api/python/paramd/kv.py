@@ -68,8 +68,9 @@ def create(*args, **kwargs):
     What is shown holds when an argument is left out; it is then not sent, and agrees with any store that is there.
     A stated one that disagrees with the store is FailedPrecondition naming both.
 
-    type            'local', 'device': a private store in this process. 'dist_sync', 'dist_async': a store of a daemon,
-                    shared by all workers that name it. Words can be joined as in MXNet ('dist_device_sync').
+    type            'local', 'device': a private store in this process; 'nccl': the same on GPUs alone. 'dist_sync',
+                    'dist_async': a store of a daemon, shared by all workers that name it. Words can be joined as in
+                    MXNet ('dist_device_sync').
     url             address of the daemon, 'tcp://127.0.0.1:7700'. Left out: the variable PARAMD_URL, else that
                     address; a 'local' store with a url lives in the daemon.
     store           name of the store.
