@@ -1,26 +1,26 @@
 /* Several devices as one: a device whose memory lies on its members, so that the store above needs not know how many
  * GPUs there are.
  *
- * Where a value lies. A value has a home (device_home_new). One of at most `part` elements, and one that has to be whole,
- * lies on one member: the one that holds the least bytes at that time. A larger one is cut into parts of `part` elements,
- * which lie on the members in turn, beginning with that one. Parts are counted in elements and not in bytes, so that a
- * value of 2 bytes an element and its sum of 4 are cut at the same elements: each call then is one call a part, each
- * on the member that has the part, and no byte crosses from one member to another.
+ * Where a value lies. A value has a home (device_home_new). One of at most `part` elements, and one that has to be
+ * whole, lies on one member: the one that holds the least bytes at that time. A larger one is cut into parts of
+ * `part` elements, which lie on the members in turn, beginning with that one. Parts are counted in elements and not
+ * in bytes, so that a value of 2 bytes an element and its sum of 4 are cut at the same elements: each call then is
+ * one call a part, each on the member that has the part, and no byte crosses from one member to another.
  *
- * What is not cut. Whole rules need sums over all elements, so their step is refused on memory in parts; the store asks for
- * a whole home where the updater has such a rule, and refuses a swap to one on a key in parts (service/state.h). Memory
- * of several homes in one call is refused, too.
+ * What is not cut. Whole rules need sums over all elements, so their step is refused on memory in parts; the store
+ * asks for a whole home where the updater has such a rule, and refuses a swap to one on a key in parts
+ * (service/state.h). Memory of several homes in one call is refused, too.
  *
- * Order. A queue has a queue on each member, a mark passes when it has passed on all of them. Work on memory of different
- * members may overtake each other within a queue; only marks tell. Host memory that one call writes must therefore not
- * be named in another before a mark has passed.
+ * Order. A queue has a queue on each member, a mark passes when it has passed on all of them. Work on memory of
+ * different members may overtake each other within a queue; only marks tell. Host memory that one call writes must
+ * therefore not be named in another before a mark has passed.
  *
- * Failures. When a member is lost the whole is lost: a value in parts has lost a part, and a store that goes on with some
- * of its keys is harder to understand than one that is started again. The same holds when a call was refused by one
- * member after another had taken its part of it: then nobody knows what the value is.
+ * Failures. When a member is lost the whole is lost: a value in parts has lost a part, and a store that goes on with
+ * some of its keys is harder to understand than one that is started again. The same holds when a call was refused by
+ * one member after another had taken its part of it: then nobody knows what the value is.
  *
- * Threads, ownership and errors as gpu/device.h has them for any device. The figures are those of one device: bits of results
- * do not depend on how many members there are, but for the sums of statistics, whose order is free. */
+ * Threads, ownership and errors as gpu/device.h has them for any device. The figures are those of one device: bits
+ * of results do not depend on how many members there are, but for the sums of statistics, whose order is free. */
 #ifndef GPU_ARRAY_H
 #define GPU_ARRAY_H
 
@@ -29,7 +29,7 @@
 enum { ARRAY_MEMBERS_MAX = 16, ARRAY_PART = 16 << 20 };  /* elements: 64 MiB of f32 */
 
 /* Takes the `count` members also when it fails. part: elements, a multiple of DMEM_ALIGN; 0: ARRAY_PART. Pinned memory is
- * that of the first member, which the others must reach (that of CUDA can be reached from every GPU). */
+ * that of the first member; for the others it is memory like any. */
 enum status array_device_new(struct device *const *members, unsigned count, size_t part, struct device **out,
                              struct error *e) MUST_CHECK;
 

@@ -35,7 +35,8 @@ void group_abort(struct group *g, const char *why) { end(g, REASON_CANCELLED, wh
 enum group_state group_look(struct group *g, uint64_t now_ms)
 {
     if (g->state != GROUP_BROKEN) g->ops->look(g);
-    if (g->state == GROUP_JOINING && now_ms >= g->join_by_ms) end(g, REASON_UNREACHABLE, "not all of its ranks came in time");
+    if (g->state == GROUP_JOINING && now_ms >= g->join_by_ms)
+        end(g, REASON_UNREACHABLE, "not all of its ranks came in time");
     return g->state;
 }
 
@@ -52,7 +53,8 @@ static enum status check_memory(struct group *g, const struct group_call *c, uns
                                 struct dmem m, size_t parts)
 {
     if (m.device != p->queue->device) return refuse(g, c, rank, "memory is none, or of another device than the queue");
-    if (c->count > m.size / dtype_size(c->type) / parts) return refuse(g, c, rank, "memory has fewer elements than are asked");
+    if (c->count > m.size / dtype_size(c->type) / parts)
+        return refuse(g, c, rank, "memory has fewer elements than are asked");
     if (m.place.home & HOME_IN_PARTS) return refuse(g, c, rank, "memory lies in parts");
     return STATUS_OK;
 }
@@ -64,7 +66,8 @@ static enum status check_piece(struct group *g, const struct group_call *c, unsi
     bool takes = c->kind != GROUP_REDUCE || is_root, gives = c->kind != GROUP_BROADCAST || is_root;
     enum status s = STATUS_OK;
 
-    if (p->queue == NULL || p->queue->device != g->devices[member]) return refuse(g, c, rank, "queue is of another device");
+    if (p->queue == NULL || p->queue->device != g->devices[member])
+        return refuse(g, c, rank, "queue is of another device");
     if (takes) s = check_memory(g, c, rank, p, p->to, c->kind == GROUP_ALL_GATHER ? g->ranks : 1);
     if (s == STATUS_OK && gives)
         s = check_memory(g, c, rank, p, p->from, c->kind == GROUP_REDUCE_SCATTER ? g->ranks : 1);

@@ -1,17 +1,17 @@
-/* A group: ranks that each have a device, and work that concerns all of them: sums, and bytes that one has and all need.
- * Ranks may be of one process (several GPUs) or of several (a daemon and its trainers).
+/* A group: ranks that each have a device, and work that concerns all of them: sums, and bytes that one has and all
+ * need. Ranks may be of one process (several GPUs) or of several (a daemon and its trainers).
  *
- * A `struct group` is the group as one process sees it: `ranks` in all, of which it brings `count` members, the ranks
- * first .. first + count - 1. Every process gives the same calls in the same order.
+ * A `struct group` is the group as one process sees it: `ranks` in all, of which it brings `count` members, the
+ * ranks first .. first + count - 1. Every process gives the same calls in the same order.
  *
- * Rule of ownership: the memory named in a call belongs to the group until a mark that was taken after it on the member's
- * queue has passed; and only when group_look then still says GROUP_READY did the call do what it says. So an update is
- * made of a sum after both, and out of memory apart from the state that it changes.
+ * Rule of ownership: the memory named in a call belongs to the group until a mark that was taken after it on the
+ * member's queue has passed; and only when group_look then still says GROUP_READY did the call do what it says. So
+ * an update is made of a sum after both, and out of memory apart from the state that it changes.
  *
- * Failures. A rank that does not come, a device that is lost, ranks that call different things: the group is broken, as a
- * whole and for good. group_abort does the same by hand. Then calls are refused, what is in `to` is of no use, and
- * everybody leaves. The next epoch is a new group with a new id; ids are never used twice, so that nobody who comes late
- * meets those of the next epoch.
+ * Failures. A rank that does not come, a device that is lost, ranks that call different things: the group is broken,
+ * as a whole and for good. group_abort does the same by hand. Then calls are refused, what is in `to` is of no use,
+ * and everybody leaves. The next epoch is a new group with a new id; ids are never used twice, so that nobody who
+ * comes late meets those of the next epoch.
  *
  * Threads: one thread at a time calls into one group (the core's). Nothing here waits, but for group_local. */
 #ifndef GPU_GROUP_H
@@ -78,8 +78,8 @@ struct group {
     struct error error;
 };
 
-/* Members of this process alone, by copies through the host and adds on the devices: any devices, also of different kinds.
- * Sums are taken in the order of the ranks. A call waits until it is done. */
+/* Members of this process alone, by copies through the host and adds on the devices: any devices, also of different
+ * kinds. Sums are taken in the order of the ranks. A call waits until it is done. */
 enum status group_local_new(struct device *const *devices, unsigned count, struct group **out,
                             struct error *e) MUST_CHECK;
 /* Its devices must be there; no work of it may be unfinished unless it is broken. NULL is nothing. */

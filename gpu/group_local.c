@@ -1,5 +1,5 @@
-/* A group of members of one process: bytes go through host memory, sums are taken on the device that needs them. It waits,
- * as it has to know that one device has read before another writes; for sums at full speed there is NCCL. */
+/* A group of members of one process: bytes go through host memory, sums are taken on the device that needs them. It
+ * waits, as it has to know that one device has read before another writes; for sums at full speed there is NCCL. */
 #include "gpu/group.h"
 
 #include "service/base/mem.h"
@@ -144,7 +144,8 @@ enum status group_local_new(struct device *const *devices, unsigned count, struc
     struct local *l;
 
     if (count == 0 || count > GROUP_MEMBERS_MAX)
-        return error_set(e, REASON_BAD_ARGUMENT, "%u members; a process brings 1 to %d to a group", count, GROUP_MEMBERS_MAX);
+        return error_set(e, REASON_BAD_ARGUMENT, "%u members; a process brings 1 to %d to a group", count,
+                         GROUP_MEMBERS_MAX);
     l = mem_zero(sizeof *l);
     if (l == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a group");
     l->group = (struct group){.ops = &local_ops, .ranks = count, .count = count, .state = GROUP_READY};

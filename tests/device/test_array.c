@@ -1,5 +1,5 @@
-/* Several devices as one: where values lie, what is refused, and what becomes of the whole when a member goes. That its
- * work is right is tested with every other device's (test_device.c, test_store.c). */
+/* Several devices as one: where values lie, what is refused, and what becomes of the whole when a member goes. That
+ * its work is right is tested with every other device's (test_device.c, test_store.c). */
 #include "gpu/array.h"
 #include "service/base/mem.h"
 #include "tests/lib/faulty_device.h"

@@ -1,6 +1,6 @@
 /* Groups of devices: what a call does on each kind of device, what is refused, and that a broken group stays so. */
 #include "gpu/array.h"
-#include "gpu/group.h"
+#include "gpu/group_nccl.h"
 #include "service/base/mem.h"
 #include "tests/lib/faulty_device.h"
 #include "tests/lib/late_device.h"
@@ -110,7 +110,8 @@ static double expected(const struct group_call *c, unsigned rank, size_t i)
 static void check_call(enum group_kind kind, enum dtype t, bool late)
 {
     struct group_call c = {.kind = kind, .type = t, .count = COUNT, .root = ROOT};
-    size_t given = kind == GROUP_REDUCE_SCATTER ? RANKS * COUNT : COUNT, taken = kind == GROUP_ALL_GATHER ? RANKS * COUNT : COUNT;
+    size_t given = kind == GROUP_REDUCE_SCATTER ? RANKS * COUNT : COUNT;
+    size_t taken = kind == GROUP_ALL_GATHER ? RANKS * COUNT : COUNT;
     struct fixture f;
     char *got = mem_new(taken * 8);
 
@@ -167,7 +168,8 @@ TEST(sums_of_one_process_are_in_the_order_of_the_ranks)
     float got;
 
     open_group(&f, true, DTYPE_f32, 1, 1);
-    for (unsigned r = 0; r < RANKS; r++) CHECK_EQ(device_upload(f.pieces[r].queue, f.pieces[r].from, 0, &given[r], 4), STATUS_OK);
+    for (unsigned r = 0; r < RANKS; r++)
+        CHECK_EQ(device_upload(f.pieces[r].queue, f.pieces[r].from, 0, &given[r], 4), STATUS_OK);
     CHECK_EQ(group_give(f.group, &c, f.pieces), STATUS_OK);
     CHECK_EQ(device_download(f.pieces[2].queue, &got, f.pieces[2].to, 0, 4), STATUS_OK);
     finish(f.pieces[2].queue);
@@ -300,4 +302,16 @@ TEST(a_group_of_one_is_a_group)
     CHECK_EQ(group_local_new(f.devices, 0, &g, &error), STATUS_INVALID_ARGUMENT);
     CHECK_EQ(group_local_new(f.devices, GROUP_MEMBERS_MAX + 1, &g, &error), STATUS_INVALID_ARGUMENT);
     close_group(&f);
+}
+
+TEST(nccl_is_here_or_the_sentence_says_that_it_is_not)
+{
+    struct nccl n;
+
+    if (nccl_open(&n, &error) == STATUS_OK) {
+        CHECK(n.GetUniqueId != NULL && n.AllGather != NULL);
+        return;
+    }
+    CHECK_EQ(error.status, STATUS_UNIMPLEMENTED);
+    CHECK_SAYS(error.text, "libnccl.so.2");
 }
