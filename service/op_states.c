@@ -462,8 +462,7 @@ static enum status put_in_place(struct update *u, struct error *e)
 {
     struct set_state *x = CONTAINER_OF(u, struct set_state, turn);
     struct key *k = u->key;
-    const struct staging *from = u->last;
-    const uint8_t *bytes = from->mem.host != NULL ? from->mem.host : from->pin;
+    const uint8_t *bytes = u->last->pin;
     struct layout l;
     enum status s = lay_out(k, u->updater, &x->given, &l, e);
 
@@ -544,9 +543,8 @@ static enum status open_state(struct setting *set, struct key *k, const struct g
         buf_fini(&about);
         return s;
     }
-    /* Only the CPU reads what lands here, so it need not lie in parts. */
-    s = staging_new(k->core, STAGING_STATE, k, set->worker, sequence, x->state.total,
-                    mem_place_of(k->home & ~(uint32_t)HOME_IN_PARTS, 0), false, out, e);
+    s = staging_new(k->core, STAGING_STATE, k, set->worker, sequence, x->state.total, (struct mem_place){0}, false, out,
+                    e);
     if (s == STATUS_OK) (*out)->about = about;
     else buf_fini(&about);
     return s;

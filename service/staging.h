@@ -35,7 +35,7 @@ struct staging {
     uint64_t tag;                            /* push: step; set, state: sequence; init: number of the call */
     uint64_t sequence;                       /* push: its name */
     struct updater *updater;                 /* held: the one at recording (async) */
-    struct dmem mem;
+    struct dmem mem;                         /* size 0: none, of a state */
     void *pin;                               /* where bytes land when the CPU cannot reach mem */
     uint64_t size;
     uint64_t have;
