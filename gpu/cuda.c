@@ -126,7 +126,8 @@ static struct item *item_new(struct queue *q, enum item_kind kind)
     it->kind = kind;
     it->flags = NULL;
     it->place = NO_PLACE;
-    it->pinned = it->add = false;
+    it->side = SIDE_PAGEABLE;
+    it->add = false;
     it->type = DTYPE_f32;
     it->to = NULL;
     it->from = NULL;
@@ -150,6 +151,21 @@ static enum status no_memory(void) { return reason_status(REASON_NO_MEMORY); }
 
 /* ---- work ------------------------------------------------------------------------------------------------------------------ */
 
+/* Our own pinned memory is known; of other memory CUDA is asked, whose answer for what it does not know is no error. */
+static enum side side_of(const struct cuda *c, const void *at, size_t size)
+{
+    struct cudaPointerAttributes first, last;
+
+    if (pool_holds(c->pins, at, size)) return SIDE_PINNED;
+    if (cudaPointerGetAttributes(&first, at) != cudaSuccess ||
+        cudaPointerGetAttributes(&last, (const char *)at + size - 1) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return SIDE_PAGEABLE;
+    }
+    if (first.type != last.type || first.type == cudaMemoryTypeUnregistered) return SIDE_PAGEABLE;
+    return first.type == cudaMemoryTypeHost ? SIDE_PINNED : SIDE_CUDA;
+}
+
 static enum status give_copy(struct queue *q, enum item_kind kind, void *to, const void *from, size_t size, const void *host)
 {
     struct cuda *c = owner(q);
@@ -160,7 +176,7 @@ static enum status give_copy(struct queue *q, enum item_kind kind, void *to, con
     it->to = to;
     it->from = from;
     it->count = size;
-    it->pinned = host != NULL && pool_holds(c->pins, host, size);
+    if (host != NULL) it->side = side_of(c, host, size);
     give(it);
     return STATUS_OK;
 }

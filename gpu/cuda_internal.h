@@ -28,6 +28,10 @@ enum {
 
 struct cuda_queue;
 
+/* Memory of the caller's: pageable goes through the ring, pinned is reached by the card, and what lies on some GPU (a
+ * tensor of a trainer in this process) only CUDA knows how to copy. */
+enum side { SIDE_PAGEABLE, SIDE_PINNED, SIDE_CUDA };
+
 enum item_kind { ITEM_UPLOAD, ITEM_DOWNLOAD, ITEM_COPY, ITEM_ZERO, ITEM_SUM, ITEM_STEP, ITEM_STATS, ITEM_RECORD, ITEM_AWAIT, ITEM_GONE };
 
 /* A step with bare addresses. */
@@ -56,7 +60,7 @@ struct item {
     struct item *next;
     struct cuda_queue *queue;
     enum item_kind kind;
-    bool pinned;                     /* the host's side of a copy */
+    enum side side;                  /* the caller's end of a copy up or down */
     bool add;                        /* of a sum; else it begins one */
     enum dtype type;
     void *to;

@@ -277,8 +277,9 @@ static bool slot_given(struct cuda *c, struct ring_slot *s, const struct item *i
 
 bool launch_upload(struct cuda *c, struct item *it)
 {
-    if (it->pinned)
-        return cuda_ok(c, cudaMemcpyAsync(it->to, it->from, it->count, cudaMemcpyHostToDevice, it->queue->stream), "copying up");
+    if (it->side != SIDE_PAGEABLE)
+        return cuda_ok(c, cudaMemcpyAsync(it->to, it->from, it->count, it->side == SIDE_CUDA ? cudaMemcpyDefault
+                                          : cudaMemcpyHostToDevice, it->queue->stream), "copying up");
     for (size_t at = 0, n; at < it->count; at += n) {
         struct ring_slot *s = slot_take(c);
         if (s == NULL) return false;
@@ -292,9 +293,9 @@ bool launch_upload(struct cuda *c, struct item *it)
 
 bool launch_download(struct cuda *c, struct item *it)
 {
-    if (it->pinned)
-        return cuda_ok(c, cudaMemcpyAsync(it->to, it->from, it->count, cudaMemcpyDeviceToHost, it->queue->stream),
-                       "copying down");
+    if (it->side != SIDE_PAGEABLE)
+        return cuda_ok(c, cudaMemcpyAsync(it->to, it->from, it->count, it->side == SIDE_CUDA ? cudaMemcpyDefault
+                                          : cudaMemcpyDeviceToHost, it->queue->stream), "copying down");
     for (size_t at = 0, n; at < it->count; at += n) {
         struct ring_slot *s = slot_take(c);
         if (s == NULL) return false;

@@ -229,8 +229,8 @@ static bool has_room(const struct pending *p, const struct item *it)
 static bool phase_of(const struct item *it, enum phase *out)
 {
     switch (it->kind) {
-    case ITEM_UPLOAD: *out = PHASE_UP; return it->pinned && it->count <= SMALL_BYTES;
-    case ITEM_DOWNLOAD: *out = PHASE_DOWN; return it->pinned && it->count <= SMALL_BYTES;
+    case ITEM_UPLOAD: *out = PHASE_UP; return it->side == SIDE_PINNED && it->count <= SMALL_BYTES;
+    case ITEM_DOWNLOAD: *out = PHASE_DOWN; return it->side == SIDE_PINNED && it->count <= SMALL_BYTES;
     case ITEM_SUM: *out = PHASE_SUM; return it->count <= SMALL_ELEMENTS;
     case ITEM_STEP:
         *out = PHASE_STEP;
@@ -243,7 +243,7 @@ static bool phase_of(const struct item *it, enum phase *out)
 static void issued(struct cuda *c, struct item *it)
 {
     it->order = ++it->queue->order;
-    if (it->place != NO_PLACE || (it->kind == ITEM_DOWNLOAD && !it->pinned)) append(&it->queue->work, it);
+    if (it->place != NO_PLACE || (it->kind == ITEM_DOWNLOAD && it->side == SIDE_PAGEABLE)) append(&it->queue->work, it);
     else recycle(c, it);
 }
 

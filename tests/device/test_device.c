@@ -6,6 +6,7 @@
 #include "service/base/mem.h"
 #include "tests/lib/faulty_device.h"
 #include "tests/lib/late_device.h"
+#include "tests/lib/sim_device.h"
 #include "tests/lib/test.h"
 
 #include <dirent.h>
@@ -31,12 +32,12 @@
 #undef REAL_ROOT
 #undef NAME
 
-enum { CPU, LATE, FAULTY, CPUS, LATES, MIXED };
+enum { CPU, LATE, FAULTY, SIM, CPUS, LATES, MIXED };
 
 static const struct {
     int kind;
     unsigned n;              /* threads, or the seed; of several: how many */
-} devices[] = {{CPU, 1}, {CPU, 2}, {CPU, 4}, {LATE, 1}, {LATE, 2}, {LATE, 3}, {FAULTY, 2},
+} devices[] = {{CPU, 1}, {CPU, 2}, {CPU, 4}, {LATE, 1}, {LATE, 2}, {LATE, 3}, {FAULTY, 2}, {SIM, 3}, {SIM, 4}, {SIM, 5},
                {CPUS, 2}, {CPUS, 3}, {LATES, 2}, {LATES, 3}, {MIXED, 2}};
 
 enum { DEVICES = sizeof devices / sizeof devices[0] };
@@ -65,17 +66,27 @@ static struct device *device_open(int kind, unsigned n)
     struct device *d = NULL, *outer = NULL;
 
     if (kind >= CPUS) return array_open(kind, n);
-    if (kind == LATE) CHECK_OK(late_device_new(n, &d, &error), &error);
+    if (kind == SIM) CHECK_OK(sim_device_new(n, &d, &error), &error);
+    else if (kind == LATE) CHECK_OK(late_device_new(n, &d, &error), &error);
     else CHECK_OK(cpu_device_new(n, &d, &error), &error);
     if (kind != FAULTY) return d;
     CHECK_OK(faulty_device_new(d, &outer, &error), &error);
     return outer;
 }
 
+static bool there_is(unsigned i) { return devices[i].kind != SIM || sim_present(); }
+
+static void check_clean(int kind)
+{
+    const char *remains = kind == SIM ? sim_remains() : NULL;
+    if (remains != NULL) test_fail(__FILE__, __LINE__, "the stand-in for CUDA: %s", remains);
+}
+
 static void on_each_device(void (*body)(struct device *d))
 {
     for (unsigned i = 0; i < DEVICES; i++) {
         int64_t before = mem_live();
+        if (!there_is(i)) continue;
         struct device *d = device_open(devices[i].kind, devices[i].n);
         home = device_home_new(d, SIZE_MAX, false);
         body(d);
@@ -83,6 +94,7 @@ static void on_each_device(void (*body)(struct device *d))
         CHECK_EQ(d->bytes_held, 0);
         device_free(d);
         CHECK_EQ(mem_live(), before);
+        check_clean(devices[i].kind);
     }
 }
 
@@ -455,6 +467,7 @@ static void count_up(void *ctx) { atomic_fetch_add((atomic_int *)ctx, 1); }
 TEST(a_mark_that_passes_on_its_own_is_told)
 {
     for (unsigned i = 0; i < DEVICES; i++) {
+        if (!there_is(i)) continue;
         struct device *d = device_open(devices[i].kind, devices[i].n);
         atomic_int told = 0;
         d->notify = count_up;

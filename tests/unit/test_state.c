@@ -2,6 +2,7 @@
  * service/state.h where it does not, on the CPU and on the late device, where a forgotten wait is a wrong result. */
 #include "tests/lib/direct.h"
 #include "tests/lib/late_device.h"
+#include "tests/lib/sim_device.h"
 #include "tests/lib/test.h"
 
 #include "gpu/half.h"
@@ -22,6 +23,7 @@ static struct device *device_at(unsigned i)
 
     if (i == 0) CHECK_OK(cpu_device_new(2, &d, &e), &e);
     else if (i < 4) CHECK_OK(late_device_new(i, &d, &e), &e);
+    else if (i < 7 && sim_present()) CHECK_OK(sim_device_new(i, &d, &e), &e);
     return d;
 }
 

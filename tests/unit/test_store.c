@@ -4,6 +4,7 @@
 #include "gpu/array.h"
 #include "tests/lib/direct.h"
 #include "tests/lib/late_device.h"
+#include "tests/lib/sim_device.h"
 #include "tests/lib/test.h"
 
 #include "service/base/mem.h"
@@ -39,6 +40,9 @@ static struct device *device_at(unsigned i)
     case 1: CHECK_OK(cpu_device_new(2, &d, &e), &e); break;
     case 2: case 3: case 4: CHECK_OK(late_device_new(i, &d, &e), &e); break;
     case 5: case 6: return array_of(i - 3);
+    case 7: case 8: case 9:
+        if (sim_present()) CHECK_OK(sim_device_new(i, &d, &e), &e);
+        break;
     default: break;
     }
     return d;

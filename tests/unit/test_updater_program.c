@@ -4,6 +4,7 @@
 #include "service/updater.h"
 #include "tests/lib/direct.h"
 #include "tests/lib/late_device.h"
+#include "tests/lib/sim_device.h"
 #include "tests/lib/test.h"
 
 #include "service/base/mem.h"
@@ -139,6 +140,9 @@ static struct device *device_at(unsigned i)
     switch (i) {
     case 0: CHECK_OK(cpu_device_new(1, &d, &error), &error); break;
     case 1: case 2: CHECK_OK(late_device_new(i, &d, &error), &error); break;
+    case 3: case 4: case 5:
+        if (sim_present()) CHECK_OK(sim_device_new(i, &d, &error), &error);
+        break;
     default: break;
     }
     return d;

@@ -1,0 +1,459 @@
+/* What the CUDA device promises beside what every device does (test_device.c), on the stand-in for CUDA: it gathers small
+ * work without changing its order, every failing call of CUDA is a status, and nothing is left behind. */
+#include "gpu/device.h"
+
+#include "gpu/plugin.h"
+#include "service/base/mem.h"
+#include "tests/lib/sim_device.h"
+#include "tests/lib/test.h"
+
+#include <semaphore.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Of cudaError_t; the tests of the plug-in compile where CUDA is not. */
+enum { OUT_OF_MEMORY = 2, UNKNOWN_ERROR = 999 };
+
+static struct error error;
+
+static void need_sim(void)
+{
+    if (!sim_present()) test_skip("the stand-in for CUDA was not built: it needs CUDA's headers");
+}
+
+static struct device *open_sim(unsigned seed)
+{
+    struct device *d = NULL;
+    CHECK_OK(sim_device_new(seed, &d, &error), &error);
+    return d;
+}
+
+static void close_sim(struct device *d)
+{
+    device_free(d);
+    if (sim_remains() != NULL) test_fail(__FILE__, __LINE__, "%s", sim_remains());
+}
+
+static struct queue *open_queue(struct device *d)
+{
+    struct queue *q = NULL;
+    CHECK_OK(device_queue_new(d, &q, &error), &error);
+    return q;
+}
+
+static struct dmem room(struct device *d, size_t size)
+{
+    struct dmem m;
+    CHECK_OK(device_mem_new(d, size, &m, &error), &error);
+    return m;
+}
+
+static void *pinned(struct device *d, size_t size)
+{
+    void *p = NULL;
+    CHECK_OK(device_pin_new(d, size, &p, &error), &error);
+    return p;
+}
+
+static void finish(struct queue *q)
+{
+    uint64_t mark;
+    CHECK_EQ(device_record(q, &mark), STATUS_OK);
+    CHECK_EQ(device_wait(q, mark), STATUS_OK);
+}
+
+TEST(it_says_what_it_is)
+{
+    need_sim();
+    struct device *d = open_sim(3);
+    struct dmem m = room(d, 100);
+
+    CHECK_TEXT(device_kind(d), "cuda:1");
+    CHECK_SAYS(d->card, "stand-in");
+    CHECK(m.host == NULL);
+    device_mem_free(&m);
+    close_sim(d);
+}
+
+/* ---- holding the device thread up, so that what is given meanwhile is taken at once ---------------------------------- */
+
+struct gate {
+    sem_t entered, go;
+    bool shut;
+};
+
+/* The device thread's: it comes here when the first mark passes. */
+static void pass_gate(void *ctx)
+{
+    struct gate *g = ctx;
+
+    if (!g->shut) return;
+    g->shut = false;
+    sem_post(&g->entered);
+    while (sem_wait(&g->go) != 0) continue;
+}
+
+static void shut_gate(struct gate *g, struct device *d, struct queue *q)
+{
+    uint64_t mark;
+
+    sem_init(&g->entered, 0, 0);
+    sem_init(&g->go, 0, 0);
+    g->shut = true;
+    d->notify = pass_gate;
+    d->notify_ctx = g;
+    CHECK_EQ(device_record(q, &mark), STATUS_OK);
+    while (sem_wait(&g->entered) != 0) continue;
+}
+
+static void open_gate(struct gate *g)
+{
+    sem_post(&g->go);
+}
+
+static void close_gate(struct gate *g)
+{
+    sem_destroy(&g->entered);
+    sem_destroy(&g->go);
+}
+
+/* 300 small keys: pushed, stepped, each with a mark, and read. */
+TEST(small_keys_of_one_queue_go_out_as_one_launch_a_stage)
+{
+    enum { KEYS = 300, COUNT = 100 };
+    need_sim();
+    for (unsigned seed = 3; seed < 6; seed++) {
+        struct device *d = open_sim(seed);
+        struct queue *q = open_queue(d);
+        struct gate gate = {.shut = false};
+        struct dmem sum[KEYS], value[KEYS];
+        float *in = pinned(d, KEYS * COUNT * 4), *out = pinned(d, KEYS * COUNT * 4);
+        uint64_t mark = 0;
+        uint32_t flags = 0;
+
+        for (int k = 0; k < KEYS; k++) {
+            sum[k] = room(d, COUNT * 4), value[k] = room(d, COUNT * 4);
+            CHECK_EQ(device_zero(q, value[k], COUNT * 4), STATUS_OK);
+            for (int i = 0; i < COUNT; i++) in[k * COUNT + i] = (float)(k + i);
+        }
+        finish(q);
+        shut_gate(&gate, d, q);
+        uint64_t launches = sim_stats().launches, copies = sim_stats().h2d;
+        for (int k = 0; k < KEYS; k++) {
+            struct step s = {.rule = k % 2 ? RULE_add : RULE_test, .type = DTYPE_f32, .count = COUNT, .last = sum[k],
+                             .from = value[k], .to = value[k], .scalars = {{k % 5}}, .flags = &flags};
+            CHECK_EQ(device_upload(q, sum[k], 0, in + k * COUNT, COUNT * 4), STATUS_OK);
+            CHECK_EQ(device_step(q, &s), STATUS_OK);
+            CHECK_EQ(device_download(q, out + k * COUNT, value[k], 0, COUNT * 4), STATUS_OK);
+            CHECK_EQ(device_record(q, &mark), STATUS_OK);
+        }
+        open_gate(&gate);
+        CHECK_EQ(device_wait(q, mark), STATUS_OK);
+        CHECK_EQ(sim_stats().launches - launches, 6);        /* 256 and 44, three stages */
+        CHECK_EQ(sim_stats().h2d, copies);
+        for (int k = 0; k < KEYS; k++)
+            for (int i = 0; i < COUNT; i++)
+                CHECK(out[k * COUNT + i] == (float)(k + i) * (k % 2 ? 1 : (float)(k % 5)));
+        for (int k = 0; k < KEYS; k++) device_mem_free(&sum[k]), device_mem_free(&value[k]);
+        device_pin_free(d, in), device_pin_free(d, out);
+        device_queue_free(q);
+        close_sim(d);
+        close_gate(&gate);
+    }
+}
+
+/* ---- any order of small and large calls on few buffers: the same as on the CPU ---------------------------------------- */
+
+enum { BUFFERS = 6, COUNT = 300, LARGE = 40000, CALLS = 150 };
+
+struct side {
+    struct device *d;
+    struct queue *q;
+    struct dmem buffer[BUFFERS], slot[2];
+    float *host[3];
+    uint32_t flags;
+};
+
+static void side_open(struct side *s, struct device *d, uint64_t seed)
+{
+    *s = (struct side){.d = d, .q = open_queue(d)};
+    for (int i = 0; i < 3; i++) {
+        s->host[i] = pinned(d, LARGE * 4);
+        for (int k = 0; k < LARGE; k++) s->host[i][k] = (float)(rng_next(&seed) % 17);
+    }
+    for (int i = 0; i < BUFFERS; i++) {
+        s->buffer[i] = room(d, LARGE * 4);
+        CHECK_EQ(device_zero(s->q, s->buffer[i], LARGE * 4), STATUS_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        s->slot[i] = room(d, LARGE * 4);
+        CHECK_EQ(device_zero(s->q, s->slot[i], LARGE * 4), STATUS_OK);
+    }
+    finish(s->q);
+}
+
+static void side_close(struct side *s)
+{
+    for (int i = 0; i < 3; i++) device_pin_free(s->d, s->host[i]);
+    for (int i = 0; i < BUFFERS; i++) device_mem_free(&s->buffer[i]);
+    for (int i = 0; i < 2; i++) device_mem_free(&s->slot[i]);
+    device_queue_free(s->q);
+}
+
+/* A piece of a buffer that begins somewhere in it. */
+static struct dmem piece(struct dmem m, size_t offset)
+{
+    m.at = (char *)m.at + 4 * offset;
+    m.size -= 4 * offset;
+    return m;
+}
+
+static void call(struct side *s, uint64_t random)
+{
+    unsigned to = (unsigned)(random % BUFFERS), from = (to + 1 + (unsigned)(random >> 8) % (BUFFERS - 1)) % BUFFERS;
+    size_t count = (random >> 16) % 5 == 0 ? LARGE - 50 : 1 + (random >> 24) % COUNT, offset = (random >> 40) % 40;
+    float *host = s->host[(random >> 34) % 3];
+    struct dmem t = piece(s->buffer[to], offset), f = s->buffer[from];
+    struct step step = {.rule = (random >> 36) % 2 ? RULE_momentum : RULE_add, .type = DTYPE_f32, .count = count,
+                        .sum = f, .from = t, .to = t, .slots = {s->slot[to % 2]}, .flags = &s->flags,
+                        .scalars = {{1, 8, 0, 0.5, 0.25 + (double)(random >> 50 & 63)}}};
+    uint64_t mark;
+
+    switch ((random >> 44) % 9) {
+    case 0: case 1: CHECK_EQ(device_upload(s->q, s->buffer[to], 4 * offset, host, count * 4), STATUS_OK); break;
+    case 2: CHECK_EQ(device_download(s->q, host, f, 0, count * 4), STATUS_OK); break;
+    case 3: CHECK_EQ(device_copy(s->q, t, f, count * 4), STATUS_OK); break;
+    case 4: CHECK_EQ(device_zero(s->q, t, count * 4), STATUS_OK); break;
+    case 5: CHECK_EQ(device_add(s->q, t, f, DTYPE_f32, count, &s->flags), STATUS_OK); break;
+    case 6: CHECK_EQ(device_widen(s->q, t, f, DTYPE_f32, count), STATUS_OK); break;
+    default: CHECK_EQ(device_step(s->q, &step), STATUS_OK);
+    }
+    if ((random >> 60) % 4 == 0) CHECK_EQ(device_record(s->q, &mark), STATUS_OK);
+}
+
+static void same_bytes(struct side *a, struct side *b)
+{
+    for (int i = 0; i < BUFFERS + 2; i++) {
+        struct dmem x = i < BUFFERS ? a->buffer[i] : a->slot[i - BUFFERS], y = i < BUFFERS ? b->buffer[i] : b->slot[i - BUFFERS];
+        float *p = mem_new(LARGE * 4), *r = mem_new(LARGE * 4);
+        CHECK(p != NULL && r != NULL);
+        CHECK_EQ(device_download(a->q, p, x, 0, LARGE * 4), STATUS_OK);
+        CHECK_EQ(device_download(b->q, r, y, 0, LARGE * 4), STATUS_OK);
+        finish(a->q), finish(b->q);
+        CHECK(memcmp(p, r, LARGE * 4) == 0);
+        mem_free(p), mem_free(r);
+    }
+    for (int i = 0; i < 3; i++) CHECK(memcmp(a->host[i], b->host[i], LARGE * 4) == 0);
+}
+
+TEST(gathering_changes_no_order)
+{
+    need_sim();
+    for (unsigned seed = 3; seed < 15; seed++) {
+        struct device *cpu = NULL, *sim = open_sim(seed);
+        struct side a, b;
+        struct gate gate = {.shut = false};
+        uint64_t random = seed;
+
+        CHECK_OK(cpu_device_new(1, &cpu, &error), &error);
+        side_open(&a, cpu, seed), side_open(&b, sim, seed);
+        shut_gate(&gate, sim, b.q);
+        for (int i = 0; i < CALLS; i++) {
+            uint64_t r = rng_next(&random);
+            call(&a, r), call(&b, r);
+        }
+        open_gate(&gate);
+        finish(a.q), finish(b.q);
+        same_bytes(&a, &b);
+        side_close(&a), side_close(&b);
+        device_free(cpu);
+        close_sim(sim);
+        close_gate(&gate);
+    }
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------------- */
+
+TEST(a_hard_limit_is_said_with_figures_and_changes_nothing_else)
+{
+    need_sim();
+    struct device *d = open_sim(4), *small = NULL;
+    struct dmem a, b;
+
+    CHECK_OK(cuda_device_new(&(struct card){.number = 1, .memory_max = 1 << 20, .chunk_size = 64 << 10}, &small, &error), &error);
+    a = room(small, 900 << 10);
+    CHECK_EQ(device_mem_new(small, 200 << 10, &b, &error), STATUS_RESOURCE_EXHAUSTED);
+    CHECK_SAYS(error.text, "no memory of the GPU for 204800 bytes: 921600 of at most 1048576 are taken");
+    b = room(small, 100 << 10);
+    device_mem_free(&a), device_mem_free(&b);
+    a = room(small, 1 << 20);
+    device_mem_free(&a);
+    CHECK(!small->lost);
+    device_free(small);
+    /* Without a limit the card says it. */
+    CHECK_EQ(device_mem_new(d, (size_t)3 << 30, &a, &error), STATUS_RESOURCE_EXHAUSTED);
+    CHECK_SAYS(error.text, "the card has");
+    a = room(d, 1 << 20);
+    device_mem_free(&a);
+    close_sim(d);
+}
+
+/* ---- failures ------------------------------------------------------------------------------------------------------- */
+
+/* A small life, which answers the first status that is not OK and gives all back. */
+static enum status life(struct device *d, float *out)
+{
+    enum { N = 70000 };
+    struct queue *q = NULL, *side = NULL;
+    struct dmem w = {0}, sum = {0}, whole = {0}, ints = {0}, scratch = {0};
+    float *host = NULL, *plain = mem_zero(N * 4);
+    struct stats stats;
+    uint64_t mark = 0, passed;
+    uint32_t flags = 0;
+    enum status s = plain == NULL ? STATUS_RESOURCE_EXHAUSTED : STATUS_OK;
+
+#define DO(call) if (s == STATUS_OK) s = call
+    DO(device_queue_new(d, &q, &error));
+    DO(device_queue_new(d, &side, &error));
+    DO(device_mem_new(d, N * 4, &w, &error));
+    DO(device_mem_new(d, N * 4, &sum, &error));
+    DO(device_mem_new(d, N * 8, &ints, &error));
+    DO(device_mem_new(d, step_scratch_size(RULE_lamb, N), &scratch, &error));
+    DO(device_mem_new(d, N * 4, &whole, &error));
+    DO(device_pin_new(d, N * 4, (void **)&host, &error));
+    for (size_t i = 0; s == STATUS_OK && i < N; i++) host[i] = plain[i] = 2;
+    DO(device_zero(q, w, N * 4));
+    DO(device_upload(q, sum, 0, host, N * 4));
+    DO(device_upload(q, w, 0, plain, 8));
+    DO(device_zero(q, ints, N * 8));
+    DO(device_add(q, ints, sum, DTYPE_i32, 100, &flags));
+    DO(device_record(q, &mark));
+    DO(device_await(side, q, mark));
+    struct step step = {.rule = RULE_add, .type = DTYPE_f32, .count = N, .sum = sum, .last = sum, .from = w, .to = w,
+                        .flags = &flags};
+    struct step lars = {.rule = RULE_lars, .type = DTYPE_f32, .count = N, .sum = sum, .from = w, .to = whole,
+                        .scratch = scratch, .flags = &flags};
+    DO(device_step(side, &step));
+    DO(device_step(side, &lars));
+    step.count = 10;
+    DO(device_step(side, &step));
+    DO(device_stats(side, w, (struct dmem){0}, DTYPE_f32, N, &stats));
+    DO(device_download(side, plain, w, 0, N * 4));
+    DO(device_copy(side, whole, w, N * 4));
+    DO(device_download(side, host, whole, 0, N * 4));
+    DO(device_record(side, &mark));
+    DO(device_passed(side, &passed));
+    DO(device_wait(side, mark));
+#undef DO
+    if (s == STATUS_OK) *out = host[N - 1] + plain[N - 1];
+    device_queue_free(q);
+    device_queue_free(side);
+    device_mem_free(&w), device_mem_free(&sum), device_mem_free(&whole), device_mem_free(&ints), device_mem_free(&scratch);
+    device_pin_free(d, host);
+    mem_free(plain);
+    return s;
+}
+
+/* What a failure of the first call comes to: what gives back, or only asks, has nobody to tell. */
+static const struct { const char *name; bool is_told; } functions[] = {
+    {"cudaGetDeviceCount", true}, {"cudaSetDevice", true}, {"cudaGetDeviceProperties", true}, {"cudaHostAlloc", true},
+    {"cudaEventCreateWithFlags", true}, {"cudaMalloc", true}, {"cudaStreamCreateWithFlags", true}, {"cudaMemsetAsync", true},
+    {"cudaMemcpyAsync", true}, {"cudaLaunchKernel", true}, {"cudaEventRecord", true}, {"cudaStreamWaitEvent", false},
+    {"cudaEventQuery", true}, {"cudaPointerGetAttributes", false}, {"cudaFree", false}, {"cudaFreeHost", false},
+    {"cudaStreamDestroy", false}, {"cudaEventDestroy", false},
+};
+enum { FUNCTIONS = sizeof functions / sizeof functions[0], NTH_MAX = 24 };
+
+/* One life in which the nth call of the function fails; false: it was not called so often. */
+static void failing_life(const char *function, int nth, int why, unsigned *hits)
+{
+    struct device *d = NULL;
+    float out = 0, again = 0;
+    int64_t before = mem_live();
+
+    CHECK_OK(sim_device_new(3 + (unsigned)nth % 3, &d, &error), &error);
+    device_free(d);
+    sim_fail(function, nth, why);
+    struct card card = {.number = 1, .chunk_size = 1};
+    enum status s = cuda_device_new(&card, &d, &error);
+    if (s != STATUS_OK) {
+        CHECK(s == STATUS_UNAVAILABLE || s == STATUS_RESOURCE_EXHAUSTED);
+        CHECK_SAYS(error.text, "CUDA error");
+        ++*hits;
+    } else {
+        s = life(d, &out);
+        if (s == STATUS_OK) CHECK(out == 8);
+        else ++*hits;
+        if (s != STATUS_OK) CHECK(s == STATUS_UNAVAILABLE || s == STATUS_RESOURCE_EXHAUSTED);
+        if (s == STATUS_UNAVAILABLE) {
+            CHECK(d->lost);
+            CHECK_SAYS(device_error(d)->text, "CUDA error");
+            CHECK_EQ(life(d, &again), STATUS_UNAVAILABLE);
+        } else if (s == STATUS_RESOURCE_EXHAUSTED) {
+            CHECK(!d->lost);
+            CHECK_EQ(life(d, &again), STATUS_OK);
+        }
+        device_free(d);
+    }
+    CHECK_EQ(mem_live(), before);
+    CHECK_EQ(sim_plugin()->mem_live(), 0);
+}
+
+TEST(every_failing_call_of_cuda_is_a_status)
+{
+    need_sim();
+    for (unsigned f = 0; f < FUNCTIONS; f++)
+        for (int nth = 1; nth <= NTH_MAX; nth += nth < 8 ? 1 : 7) {
+            unsigned hits = 0;
+            failing_life(functions[f].name, nth, UNKNOWN_ERROR, &hits);
+            if (nth == 1 && functions[f].is_told && hits == 0)
+                test_fail(__FILE__, __LINE__, "a failure of %s is not told", functions[f].name);
+        }
+    for (int nth = 1; nth < 12; nth++) {
+        unsigned hits = 0;
+        failing_life("cudaMalloc", nth, OUT_OF_MEMORY, &hits);
+        failing_life("cudaHostAlloc", nth, OUT_OF_MEMORY, &hits);
+    }
+}
+
+TEST(a_kernel_that_fails_loses_the_device_for_ever)
+{
+    need_sim();
+    for (unsigned seed = 3; seed < 6; seed++)
+        for (int nth = 1; nth <= 5; nth++) {
+            struct device *d = open_sim(seed);
+            float out;
+            sim_fault_kernel(nth, 0);
+            CHECK_EQ(life(d, &out), STATUS_UNAVAILABLE);
+            CHECK_EQ(life(d, &out), STATUS_UNAVAILABLE);
+            CHECK_EQ(error.reason, REASON_DEVICE_LOST);
+            CHECK_SAYS(error.text, "device is lost: ");
+            CHECK_SAYS(error.text, "CUDA error 700 cudaErrorIllegalAddress");
+            device_free(d);
+            CHECK_EQ(sim_plugin()->mem_live(), 0);
+        }
+}
+
+TEST(every_failing_allocation_of_the_plug_in_is_a_status)
+{
+    need_sim();
+    for (uint64_t n = 1;; n++) {
+        struct device *d = NULL;
+        float out = 0;
+
+        CHECK_OK(sim_device_new(4, &d, &error), &error);
+        device_free(d);
+        sim_plugin()->mem_fault_at(n);
+        enum status s = cuda_device_new(&(struct card){.chunk_size = 1}, &d, &error);
+        bool opened = s == STATUS_OK;
+        if (opened) s = life(d, &out);
+        bool hit = sim_plugin()->mem_fault_hit();
+        sim_plugin()->mem_fault_at(0);
+        if (opened && hit && s != STATUS_OK) CHECK_EQ(life(d, &out), STATUS_OK);
+        if (opened) device_free(d);
+        CHECK_EQ(sim_plugin()->mem_live(), 0);
+        CHECK(s == STATUS_OK || s == STATUS_RESOURCE_EXHAUSTED);
+        if (!hit) break;
+        CHECK(n < 200);
+    }
+}

@@ -1,0 +1,82 @@
+#include "tests/lib/sim_device.h"
+
+#include "gpu/plugin.h"
+#include "tests/lib/test.h"
+
+#include <dlfcn.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { MEMORY = 1 << 30 };
+
+/* The test lies in build/.../tests/unit or tests/device. */
+static bool find(char out[PATH_MAX + 40])
+{
+    char own[PATH_MAX];
+
+    if (realpath("/proc/self/exe", own) == NULL) return false;
+    snprintf(out, PATH_MAX + 40, "%s/paramd-cusim.so", dirname(dirname(dirname(own))));
+    return access(out, R_OK) == 0;
+}
+
+bool sim_present(void)
+{
+    char path[PATH_MAX + 40];
+    return find(path);
+}
+
+/* dlopen again only finds what is open, and the table's address. */
+static void *symbol(const char *name)
+{
+    char path[PATH_MAX + 40];
+    void *so = find(path) ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) : NULL, *at = so != NULL ? dlsym(so, name) : NULL;
+
+    if (at == NULL) test_fail(__FILE__, __LINE__, "the stand-in has no %s", name);
+    return at;
+}
+
+const struct device_plugin *sim_plugin(void) { return symbol(DEVICE_PLUGIN_SYMBOL); }
+
+enum status sim_device_new(unsigned seed, struct device **out, struct error *e)
+{
+    void (*reset)(int, size_t, enum cusim_policy, uint64_t) = (void (*)(int, size_t, enum cusim_policy, uint64_t))symbol("cusim_reset");
+    char path[PATH_MAX + 40];
+
+    if (!find(path)) return error_set(e, REASON_UNIMPLEMENTED, "no stand-in was built");
+    setenv("PARAMD_CUDA_PLUGIN", path, 1);
+    reset(2, MEMORY, (enum cusim_policy)(seed % CUSIM_POLICIES), seed);
+    return cuda_device_new(&(struct card){.number = seed % 2, .chunk_size = 1}, out, e);
+}
+
+struct cusim_stats sim_stats(void)
+{
+    struct cusim_stats s;
+    ((void (*)(struct cusim_stats *))symbol("cusim_get_stats"))(&s);
+    return s;
+}
+
+void sim_fail(const char *function, int nth, int error)
+{
+    ((void (*)(const char *, int, int))symbol("cusim_fail"))(function, nth, error);
+}
+
+void sim_fault_kernel(int nth, int error) { ((void (*)(int, int))symbol("cusim_fault_kernel"))(nth, error); }
+
+const char *sim_remains(void)
+{
+    static char text[200];
+    struct cusim_stats s = sim_stats();
+    long long blocks = (long long)sim_plugin()->mem_live();
+
+    if (blocks == 0 && s.live_bytes == 0 && s.live_pinned == 0 && s.live_streams == 0 && s.live_events == 0 &&
+        s.mistakes == 0 && s.default_stream_uses == 0 && s.pageable_copies == 0) return NULL;
+    snprintf(text, sizeof text, "%lld blocks, %llu + %llu bytes, %llu streams, %llu events; %llu mistakes, %llu uses of "
+             "stream 0, %llu copies of pageable memory", blocks, (unsigned long long)s.live_bytes,
+             (unsigned long long)s.live_pinned, (unsigned long long)s.live_streams, (unsigned long long)s.live_events,
+             (unsigned long long)s.mistakes, (unsigned long long)s.default_stream_uses,
+             (unsigned long long)s.pageable_copies);
+    return text;
+}

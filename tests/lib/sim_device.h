@@ -1,0 +1,27 @@
+/* The CUDA device on the stand-in for CUDA (tests/cusim): build/.../paramd-cusim.so, opened as the daemon opens a plug-in.
+ * Where CUDA's headers are missing there is none, and tests of it are left out. */
+#ifndef TESTS_LIB_SIM_DEVICE_H
+#define TESTS_LIB_SIM_DEVICE_H
+
+#include "gpu/device.h"
+#include "tests/cusim/cusim.h"
+
+struct device_plugin;
+
+/* Whether it was built beside this test. */
+bool sim_present(void);
+/* The stand-in anew, and a device on it. What runs when follows from the seed: of three that follow one another one is
+ * lazy, one random, one eager. Every piece of memory is an allocation of its own, so that the address sanitizer sees where
+ * it ends. At most one at a time. */
+enum status sim_device_new(unsigned seed, struct device **out, struct error *e) MUST_CHECK;
+/* After device_free: what the plug-in and the stand-in still hold, or have seen done wrong; NULL: nothing. */
+const char *sim_remains(void);
+/* The plug-in's table, for faults in its memory. */
+const struct device_plugin *sim_plugin(void);
+
+/* Of tests/cusim/cusim.h, in the plug-in. */
+void sim_fail(const char *function, int nth, int error);
+void sim_fault_kernel(int nth, int error);
+struct cusim_stats sim_stats(void);
+
+#endif
