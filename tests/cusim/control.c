@@ -12,7 +12,7 @@
 
 struct sim sim;
 
-static int lock_word;
+static unsigned next_ticket, served;
 static __thread struct {
     unsigned life;
     int device;
@@ -92,11 +92,13 @@ uint64_t order_next(struct order *o)
 
 /* ---- the lock --------------------------------------------------------------------------------------------------------- */
 
-/* Not a mutex of the C library, in which the thread sanitizer would see an edge that CUDA does not promise. */
+/* Not a mutex of the C library, in which the thread sanitizer would see an edge that CUDA does not promise. By tickets: a
+ * thread that asks again and again must not keep others out. */
 void sim_lock(void)
 {
     if (mine.locks++ > 0) return;
-    for (unsigned tries = 0; __atomic_exchange_n(&lock_word, 1, __ATOMIC_ACQUIRE) != 0; tries++) {
+    unsigned ticket = __atomic_fetch_add(&next_ticket, 1, __ATOMIC_RELAXED);
+    for (unsigned tries = 0; __atomic_load_n(&served, __ATOMIC_ACQUIRE) != ticket; tries++) {
         if (tries < 100) sched_yield();
         else usleep(50);
     }
@@ -107,7 +109,7 @@ void sim_unlock(void)
 {
     if (--mine.locks > 0) return;
     race_ignore_end();
-    __atomic_store_n(&lock_word, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&served, served + 1, __ATOMIC_RELEASE);
 }
 
 static void thread_begin(void)

@@ -11,23 +11,25 @@
 
 /* ---- names: a number for each, in the order of their coming ---------------------------------------------------------- */
 
-enum { NAME_SIZE = 160, TABLE_SIZE = 1 << 14 };
+enum { NAME_SIZE = 160, TABLE_SIZE = 1 << 17 };
 
 struct names {
     unsigned count, table[TABLE_SIZE];       /* 1 + number, or 0 */
     char (*text)[NAME_SIZE];
 };
 
+/* A variable in shared memory; it gets its place when it is first named, as a file has those of all its kernels. */
 struct shared {
     char name[NAME_SIZE];
-    size_t at;
+    size_t size, at;
+    bool has_place;
 };
 
 struct reader {
     struct ptxi *p;
     struct names registers, labels;
-    unsigned *label_at;
-    struct shared shared[16];
+    unsigned *label_at, labels_known;
+    struct shared *shared;
     unsigned shared_count, line;
     char parameter[NAME_SIZE];
     char *why;
@@ -98,11 +100,22 @@ static struct ptxi_arg number(const char *at)
     return (struct ptxi_arg){.kind = PTXI_NUMBER, .number = at[0] == '-' ? (uint64_t)strtoll(at, NULL, 0) : strtoull(at, NULL, 0)};
 }
 
+static uint64_t shared_place(struct reader *r, struct shared *s)
+{
+    if (!s->has_place) {
+        s->has_place = true;
+        s->at = (r->p->shared_size + 15) / 16 * 16;
+        r->p->shared_size = s->at + s->size;
+    }
+    return s->at;
+}
+
 static struct ptxi_arg symbol(struct reader *r, const char *at, size_t size)
 {
     if (is_word(at, size, r->parameter)) return (struct ptxi_arg){.kind = PTXI_ARGUMENT};
     for (unsigned i = 0; i < r->shared_count; i++)
-        if (is_word(at, size, r->shared[i].name)) return (struct ptxi_arg){.kind = PTXI_NUMBER, .number = r->shared[i].at};
+        if (is_word(at, size, r->shared[i].name)) 
+            return (struct ptxi_arg){.kind = PTXI_NUMBER, .number = shared_place(r, &r->shared[i])};
     if (strncmp(at, "__local_depot", 13) == 0) return (struct ptxi_arg){.kind = PTXI_DEPOT};
     fail(r, "operand %.*s", (int)size, at);
     return (struct ptxi_arg){0};
@@ -167,7 +180,8 @@ static const struct {
     {"and", PTXI_AND}, {"or", PTXI_OR}, {"xor", PTXI_XOR}, {"not", PTXI_NOT}, {"shl", PTXI_SHL}, {"shr", PTXI_SHR},
     {"setp", PTXI_SETP}, {"selp", PTXI_SELP}, {"bra", PTXI_BRA}, {"ret", PTXI_RET}, {"exit", PTXI_RET}, {"bar", PTXI_BAR},
     {"barrier", PTXI_BAR}, {"copysign", PTXI_COPYSIGN}, {"popc", PTXI_POPC}, {"clz", PTXI_CLZ}, {"bfe", PTXI_BFE},
-    {"prmt", PTXI_PRMT}, {"membar", PTXI_NOP}, {"fence", PTXI_NOP},
+    {"prmt", PTXI_PRMT}, {"atom", PTXI_ATOM},
+    {"red", PTXI_ATOM}, {"membar", PTXI_NOP}, {"fence", PTXI_NOP},
 };
 
 static const struct {
@@ -194,6 +208,14 @@ static const struct {
     {"rni", FIELD(round), PTXI_NEAREST}, {"lo", FIELD(part), PTXI_LOW}, {"hi", FIELD(part), PTXI_HIGH},
     {"wide", FIELD(part), PTXI_WIDE}, {"v2", FIELD(values), 2}, {"v4", FIELD(values), 4}, {"and", FIELD(joint), PTXI_WITH_AND},
     {"or", FIELD(joint), PTXI_WITH_OR}, {"xor", FIELD(joint), PTXI_WITH_XOR},
+};
+
+static const struct {
+    const char *name;
+    enum ptxi_change change;
+} changes[] = {
+    {"add", PTXI_CHANGE_ADD}, {"and", PTXI_CHANGE_AND}, {"or", PTXI_CHANGE_OR}, {"xor", PTXI_CHANGE_XOR}, {"min", PTXI_CHANGE_MIN},
+    {"max", PTXI_CHANGE_MAX}, {"exch", PTXI_CHANGE_EXCH}, {"cas", PTXI_CHANGE_CAS},
 };
 
 /* Words that change nothing here: order and caching of one thread after another. */
@@ -231,10 +253,21 @@ static bool read_compare(const char *word, struct ptxi_insn *q)
     return false;
 }
 
+static bool read_change(const char *word, struct ptxi_insn *q)
+{
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++)
+        if (strcmp(word, changes[i].name) == 0) {
+            q->change = changes[i].change;
+            return true;
+        }
+    return false;
+}
+
 static bool read_word(const char *word, struct ptxi_insn *q)
 {
     if (q->type.kind == PTXI_NONE ? read_type(word, &q->type) : read_type(word, &q->from)) return true;
     if (q->op == PTXI_SETP && read_compare(word, q)) return true;
+    if (q->op == PTXI_ATOM && read_change(word, q)) return true;
     if (q->op == PTXI_CVTA && strcmp(word, "to") == 0) return q->to_space = true;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (strcmp(word, words[i].name) == 0) {
@@ -259,6 +292,7 @@ static void read_opcode(struct reader *r, char *text, struct ptxi_insn *q)
     }
     q->op = ops[i].op;
     q->values = 1;
+    q->has_result = strcmp(word, "atom") == 0;
     while ((word = strtok_r(NULL, ".", &save)) != NULL)
         if (!read_word(word, q)) fail(r, "unknown word %s of %s", word, whole);
     if (q->op == PTXI_BAR) r->p->waits = true;
@@ -308,21 +342,26 @@ static size_t size_in_brackets(const char *line)
     return open != NULL ? strtoul(open + 1, NULL, 10) : 0;
 }
 
-/* .shared .align 8 .b8 NAME[2048]; */
+/* .shared .align 8 .b8 NAME[2048]; or .shared .align 8 .f64 NAME; */
 static void read_shared(struct reader *r, const char *line)
 {
-    const char *open = strchr(line, '['), *at = open;
-    struct shared *s = &r->shared[r->shared_count];
+    const char *end = line + strcspn(line, "[;"), *at = end;
+    struct ptxi_type type = {0};
+    char word[8] = "";
 
-    if (open == NULL || r->shared_count == sizeof r->shared / sizeof r->shared[0]) {
+    while (at > line && !isspace((unsigned char)at[-1])) at--;
+    for (const char *dot = line; (dot = strchr(dot, '.')) != NULL && dot < at; dot++) {
+        snprintf(word, sizeof word, "%.*s", (int)strcspn(dot + 1, " \t"), dot + 1);
+        (void)read_type(word, &type);
+    }
+    if (*end == '\0' || type.bits < 8) {
         fail(r, "shared memory %.60s", line);
         return;
     }
-    while (at > line && !isspace((unsigned char)at[-1])) at--;
-    snprintf(s->name, sizeof s->name, "%.*s", (int)(open - at), at);
-    s->at = (r->p->shared_size + 15) / 16 * 16;
-    r->p->shared_size = s->at + size_in_brackets(line);
-    r->shared_count++;
+    r->shared = grown(r->shared, r->shared_count + 1, sizeof *r->shared);
+    struct shared *s = &r->shared[r->shared_count++];
+    *s = (struct shared){.size = (*end == '[' ? size_in_brackets(line) : 1) * (type.bits / 8)};
+    snprintf(s->name, sizeof s->name, "%.*s", (int)(end - at), at);
 }
 
 /* The entry's own list of parameters: one of so many bytes, or of one number. */
@@ -334,6 +373,17 @@ static void read_parameter(struct reader *r, const char *line)
     if (r->p->arguments_size == 0) r->p->arguments_size = strstr(line, "64 ") != NULL ? 8 : 4;
 }
 
+static void label_here(struct reader *r, unsigned label)
+{
+    if (label >= r->labels_known) {
+        unsigned count = 2 * label + 64;
+        r->label_at = grown(r->label_at, count, sizeof *r->label_at);
+        memset(r->label_at + r->labels_known, 0xff, (count - r->labels_known) * sizeof *r->label_at);
+        r->labels_known = count;
+    }
+    r->label_at[label] = r->p->count;
+}
+
 static void read_body(struct reader *r, char *line)
 {
     size_t word;
@@ -341,9 +391,7 @@ static void read_body(struct reader *r, char *line)
     while (*line == '{' || isspace((unsigned char)*line)) line++; /* inline assembly comes as "{ instruction;}" */
     word = strcspn(line, ":");
     if (*line == '$' && line[word] == ':') {
-        unsigned n = name_of(r, &r->labels, line, word);
-        if (n < 4096) r->label_at[n] = r->p->count;
-        else fail(r, "too many labels");
+        label_here(r, name_of(r, &r->labels, line, word));
     } else if (strncmp(line, ".local", 6) == 0) {
         r->p->local_size = size_in_brackets(line);
     } else if (*line != '.' && *line != '}' && *line != '\0') {
@@ -375,7 +423,8 @@ static void resolve_labels(struct reader *r)
     for (unsigned i = 0; i < r->p->count; i++)
         for (unsigned k = 0; k < r->p->code[i].arg_count; k++) {
             struct ptxi_arg *a = &r->p->code[i].args[k];
-            if (a->kind == PTXI_LABEL) a->number = r->label_at[a->index];
+            if (a->kind == PTXI_LABEL) a->number = a->index < r->labels_known ? r->label_at[a->index] : UINT32_MAX;
+            if (a->kind == PTXI_LABEL && a->number == UINT32_MAX) fail(r, "a label that is nowhere");
         }
 }
 
@@ -386,7 +435,6 @@ struct ptxi *ptxi_load(const char *ptx, const char *entry, char *why, size_t why
     char *text = sim_new(strlen(ptx) + 1), key[NAME_SIZE + 16];
 
     *r = (struct reader){.p = p, .why = why, .why_size = why_size};
-    r->label_at = sim_new(4096 * sizeof *r->label_at);
     memcpy(text, ptx, strlen(ptx));
     snprintf(key, sizeof key, ".entry %.150s(", entry);
     snprintf(r->parameter, sizeof r->parameter, "%.140s_param_0", entry);
@@ -397,6 +445,7 @@ struct ptxi *ptxi_load(const char *ptx, const char *entry, char *why, size_t why
     free(r->registers.text);
     free(r->labels.text);
     free(r->label_at);
+    free(r->shared);
     free(r);
     free(text);
     if (!failed) return p;

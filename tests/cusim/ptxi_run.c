@@ -333,7 +333,7 @@ static bool in_ranges(const struct machine *m, uint64_t at, size_t size)
 /* Where an access goes, or NULL when it may not. An address without a space may be of any. */
 static void *place(struct machine *m, const struct ptxi_insn *q, uint64_t at, size_t size)
 {
-    bool is_store = q->op == PTXI_ST, generic = q->space == PTXI_GENERIC;
+    bool is_store = q->op == PTXI_ST || q->op == PTXI_ATOM, generic = q->space == PTXI_GENERIC;
     void *found = (void *)(uintptr_t)at;
 
     if (at % size != 0) {
@@ -371,6 +371,34 @@ static void load(struct machine *m, const struct ptxi_insn *q, const uint64_t *v
         memcpy(&u, from + i * each, each);
         if (q->args[i].kind == PTXI_REGISTER) m->now->registers[q->args[i].index] = whole(u, q->type);
     }
+}
+
+static uint64_t changed(struct machine *m, const struct ptxi_insn *q, uint64_t old, uint64_t x, uint64_t y)
+{
+    static const enum ptxi_op as[] = {[PTXI_CHANGE_ADD] = PTXI_ADD, [PTXI_CHANGE_AND] = PTXI_AND, [PTXI_CHANGE_OR] = PTXI_OR,
+                                      [PTXI_CHANGE_XOR] = PTXI_XOR, [PTXI_CHANGE_MIN] = PTXI_MIN, [PTXI_CHANGE_MAX] = PTXI_MAX};
+    const uint64_t v[PTXI_ARGS_MAX] = {0, old, x};
+    struct ptxi_insn plain = *q;
+
+    if (q->change == PTXI_CHANGE_EXCH) return x;
+    if (q->change == PTXI_CHANGE_CAS) return old == cut(x, q->type.bits) ? y : old;
+    plain.op = as[q->change];
+    return q->type.kind == PTXI_REAL ? real(m, &plain, v) : integer(m, &plain, v);
+}
+
+/* Threads take turns here, so an atomic is a load and a store. It counts as a store. */
+static void atomic(struct machine *m, const struct ptxi_insn *q, const uint64_t *v)
+{
+    unsigned at = q->has_result ? 1 : 0;
+    size_t size = q->type.bits / 8;
+    void *place_at = place(m, q, v[at] + (uint64_t)q->args[at].offset, size);
+    uint64_t old = 0, new;
+
+    if (place_at == NULL) return;
+    memcpy(&old, place_at, size);
+    new = changed(m, q, old, v[at + 1], v[at + 2]);
+    memcpy(place_at, &new, size);
+    if (q->has_result && q->args[0].kind == PTXI_REGISTER) m->now->registers[q->args[0].index] = old;
 }
 
 /* Shared addresses begin at 0; elsewhere an address is the same with a space and without. */
@@ -438,6 +466,7 @@ static bool run_instruction(struct machine *m, const struct ptxi_insn *q)
     case PTXI_MOV: move(m, q, v); return true;
     case PTXI_LD: load(m, q, v); return true;
     case PTXI_ST: store(m, q, v); return true;
+    case PTXI_ATOM: atomic(m, q, v); return true;
     case PTXI_BRA: t->at = (unsigned)v[0]; return true;
     case PTXI_NOP: return true;
     case PTXI_BAR: return false;

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -237,6 +238,8 @@ TEST(a_rank_that_does_not_come_is_an_error_within_the_patience)
     CHECK_EQ(ncclCommAbort(comm), ncclSuccess);
 }
 
+static atomic_int calls;
+
 static void *wait_for_rank_two(void *rank)
 {
     struct side s;
@@ -246,9 +249,12 @@ static void *wait_for_rank_two(void *rank)
         expect(0);
         return NULL;
     }
-    cusim_patience_ms(200);  /* from here: to come in may take a loaded machine longer */
-    if (s.rank < 2)          /* the third calls nothing: to the others it may be dead */
+    if (s.rank < 2) {        /* the third calls nothing: to the others it may be dead */
         expect(ncclAllReduce(s.gradient, s.gradient, COUNT, ncclFloat, ncclSum, s.comm, s.stream) == ncclSuccess);
+        atomic_fetch_add(&calls, 1);
+    }
+    while (atomic_load(&calls) < 2) sched_yield();
+    cusim_patience_ms(200);  /* from here: until then a loaded machine may take its time */
     while (ncclCommGetAsyncError(s.comm, &e) == ncclSuccess && e == ncclSuccess) {}
     expect(e == ncclRemoteError);
     if (s.rank < 2)
@@ -262,6 +268,7 @@ static void *wait_for_rank_two(void *rank)
 TEST(a_rank_that_leaves_a_collective_out_is_an_error_within_the_patience)
 {
     cusim_reset(RANKS, 1 << 20, CUSIM_LAZY, 1);
+    atomic_store(&calls, 0);
     run_ranks(wait_for_rank_two, RANKS);
     CHECK_EQ(failures, 0);
 }

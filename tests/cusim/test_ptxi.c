@@ -107,6 +107,10 @@ static const struct {
     {"cvt.u32.u64 %r1, %rd1;\nbfe.u32 %r2, %r1, 4, 8;\ncvt.u64.u32 %rd4, %r2;\n", 0xabcd, 0, 0xbc},
     {"cvt.u32.u64 %r1, %rd1;\nprmt.b32 %r2, %r1, 0, 0x0123;\ncvt.u64.u32 %rd4, %r2;\n", 0x01020304, 0, 0x04030201},
     {"fma.rn.f64 %rd4, %rd1, %rd1, %rd2;\n", 0x3ff0000000000001, 0xbff0000000000002, 0x3970000000000000},
+    {"st.global.b64 [%rd3], %rd1;\natom.global.add.u64 %rd5, [%rd3], %rd2;\nld.global.b64 %rd4, [%rd3];\n"
+     "add.s64 %rd4, %rd4, %rd5;\n", 5, 7, 17},
+    {"st.global.b64 [%rd3], %rd1;\natom.global.cas.b64 %rd5, [%rd3], 5, %rd2;\nld.global.b64 %rd4, [%rd3];\n", 5, 7, 7},
+    {"st.global.b64 [%rd3], %rd1;\nred.global.max.s64 [%rd3], %rd2;\nld.global.b64 %rd4, [%rd3];\n", ~0ull, 7, 7},
     {"setp.ne.s64 %p1, %rd1, 0;\n@%p1 bra $L1;\nmov.b64 %rd4, 5;\n$L1:\n@!%p1 add.s64 %rd4, %rd4, 1;\n", 0, 0, 6},
     {"setp.ne.s64 %p1, %rd1, 0;\n@%p1 bra $L1;\nmov.b64 %rd4, 5;\n$L1:\n@!%p1 add.s64 %rd4, %rd4, 1;\n", 1, 0, 0},
 };
