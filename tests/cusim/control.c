@@ -17,7 +17,7 @@ static __thread struct {
     unsigned life;
     int device;
     cudaError_t error;
-    unsigned locks;          /* a host function of a stream runs under the lock, and may not call; that is told, not hung */
+    unsigned locks; /* a host function of a stream runs under the lock, and may not call; that is told, not hung */
 } mine;
 
 void *sim_new(size_t size)
@@ -48,7 +48,7 @@ double sim_now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- random numbers --------------------------------------------------------------------------------------------------- */
+/* ---- random numbers -------------------------------------------------------------------------------------------- */
 
 uint64_t sim_random(void)
 {
@@ -90,10 +90,10 @@ uint64_t order_next(struct order *o)
     return now;
 }
 
-/* ---- the lock --------------------------------------------------------------------------------------------------------- */
+/* ---- the lock -------------------------------------------------------------------------------------------------- */
 
-/* Not a mutex of the C library, in which the thread sanitizer would see an edge that CUDA does not promise. By tickets: a
- * thread that asks again and again must not keep others out. */
+/* Not a mutex of the C library, in which the thread sanitizer would see an edge that CUDA does not promise. By
+ * tickets: a thread that asks again and again must not keep others out. */
 void sim_lock(void)
 {
     if (mine.locks++ > 0) return;
@@ -176,7 +176,7 @@ cudaError_t sim_leave(cudaError_t e)
     return e;
 }
 
-/* ---- what tests set --------------------------------------------------------------------------------------------------- */
+/* ---- what tests set -------------------------------------------------------------------------------------------- */
 
 static void reset(int devices, size_t memory_each, enum cusim_policy policy, uint64_t seed)
 {
@@ -262,7 +262,7 @@ int cusim_pending(void)
     return n;
 }
 
-/* ---- the environment -------------------------------------------------------------------------------------------------- */
+/* ---- the environment ------------------------------------------------------------------------------------------- */
 
 /* What the environment says must be right: a typing error there would make a test that tests nothing. */
 static void refuse(const char *name, const char *text)

@@ -23,7 +23,7 @@ extern void __sanitizer_finish_switch_fiber(void *fake, const void **bottom, siz
 
 enum { STACK_SIZE = 256 * 1024, STACKS_KEPT_MAX = 1100, NO_EDGE = 1 };
 
-/* ---- stacks: a kernel with barriers wants a thousand for each block --------------------------------------------------- */
+/* ---- stacks: a kernel with barriers wants a thousand for each block -------------------------------------------- */
 
 static void *kept[STACKS_KEPT_MAX];
 static unsigned kept_count;
@@ -40,7 +40,7 @@ static void stack_free(void *stack)
     else free(stack);
 }
 
-/* ---- coroutines ------------------------------------------------------------------------------------------------------- */
+/* ---- coroutines ------------------------------------------------------------------------------------------------ */
 
 static struct coro *left; /* the one that runs no more since the last switch */
 
@@ -83,7 +83,7 @@ void coro_switch(struct coro *from, struct coro *to)
     coro_begin(from);
 }
 
-/* ---- promises --------------------------------------------------------------------------------------------------------- */
+/* ---- promises -------------------------------------------------------------------------------------------------- */
 
 bool race_watched(void) { return __tsan_create_fiber != NULL; }
 

@@ -1,11 +1,11 @@
 /* Coroutines, and what the stand-in tells the sanitizers.
  *
  * A coroutine has a stack of its own and is a thread of its own to the thread sanitizer. A switch makes no
- * happens-before edge there: edges are made by hand (race_release, race_acquire), exactly where CUDA promises an order. So
- * a missing wait is a race in every run, however the work happened to fall.
+ * happens-before edge there: edges are made by hand (race_release, race_acquire), exactly where CUDA promises an
+ * order. So a missing wait is a race in every run, however the work happened to fall.
  *
- * Every hook is weak: without a sanitizer these are nothing. One thread at a time, the one that holds the stand-in's lock;
- * a coroutine may go on on another thread than the one that it was left on. */
+ * Every hook is weak: without a sanitizer these are nothing. One thread at a time, the one that holds the stand-in's
+ * lock; a coroutine may go on on another thread than the one that it was left on. */
 #ifndef TESTS_CUSIM_CORO_H
 #define TESTS_CUSIM_CORO_H
 

@@ -1,24 +1,30 @@
 /* cusim: a stand-in for the CUDA runtime, for tests on machines without a GPU.
  *
- * It defines the functions of the real cuda_runtime_api.h that the plug-in calls. Kernels are the plug-in's own .cu files,
- * compiled as C++ (cusim_device.h), or PTX made by NVRTC or nvcc, which ptxi.h interprets.
+ * It defines the functions of the real cuda_runtime_api.h that the plug-in calls. Kernels are the plug-in's own .cu
+ * files, compiled as C++ (cusim_device.h), or PTX made by NVRTC or nvcc, which ptxi.h interprets.
  *
  * What it is for is to be as unkind as CUDA may be:
- *  - a stream is a queue that runs when somebody waits for it, or at random, never because it was filled; blocks of a
- *    kernel and threads of a block come in no order. A seed decides, so a failure repeats;
- *  - new memory is full of NaN. Copies are checked for kind and length, launches for the current device, handles for life;
+ *  - a stream is a queue that runs when somebody waits for it, or at random, never because it was filled; blocks of
+ *    a kernel and threads of a block come in no order. A seed decides, so a failure repeats;
+ *  - new memory is full of NaN. Copies are checked for kind and length, launches for the current device, handles for
+ *    life;
  *  - built with the address sanitizer, device memory may be touched by kernels of its device only; with the thread
  *    sanitizer, only waits that CUDA promises are waits: see coro.h;
  *  - any call can be made to fail, any kernel to lose the device, and everything is counted.
  *
  * Stricter than CUDA: stream 0 waits for no other stream. Not there: graphs, textures, managed memory, cubins.
  *
- * In a daemon, which loads a plug-in made of it, the environment takes the place of cusim_reset and cusim_fail, read at
- * the first call (what is not set is as in brackets):
- *     CUSIM_DEVICES [1], CUSIM_MEMORY bytes of each, with K, M or G [1G], CUSIM_POLICY lazy|random|eager [random],
- *     CUSIM_SEED [1], CUSIM_SHARE 1: as cusim_share_memory [0], CUSIM_PATIENCE_MS [5000]
- *     CUSIM_FAIL  FUNCTION:NTH:ERROR[,...], as cusim_fail       CUSIM_FAULT  NTH[:ERROR], as cusim_fault_kernel
- *     CUSIM_REPORT  a file that the counters are written to, as a JSON object, when the program ends
+ * In a daemon, which loads a plug-in made of it, the environment takes the place of cusim_reset and cusim_fail, read
+ * at the first call (what is not set is as in brackets):
+ *     CUSIM_DEVICES    how many [1]
+ *     CUSIM_MEMORY     bytes of each, with K, M or G [1G]
+ *     CUSIM_POLICY     lazy, random or eager [random]
+ *     CUSIM_SEED       [1]
+ *     CUSIM_SHARE      1: as cusim_share_memory [0]
+ *     CUSIM_PATIENCE_MS  as cusim_patience_ms [5000]
+ *     CUSIM_FAIL       FUNCTION:NTH:ERROR[,...], as cusim_fail
+ *     CUSIM_FAULT      NTH[:ERROR], as cusim_fault_kernel
+ *     CUSIM_REPORT     a file that the counters are written to, as a JSON object, when the program ends
  *
  * Any thread may call the runtime and these functions; one call runs at a time. */
 #ifndef TESTS_CUSIM_CUSIM_H
@@ -41,22 +47,24 @@ enum cusim_policy {
 };
 enum { CUSIM_POLICIES = 3 };
 
-/* Everything anew: queued work is forgotten, memory, streams and events that are left are freed, counters are 0, no fault
- * is planned, and all threads are on device 0. No handle of before may be used. devices 0: as without a driver. */
+/* Everything anew: queued work is forgotten, memory, streams and events that are left are freed, counters are 0, no
+ * fault is planned, and all threads are on device 0. No handle of before may be used. devices 0: as without a
+ * driver. */
 CUSIM_API void cusim_reset(int devices, size_t memory_each, enum cusim_policy policy, uint64_t seed);
 
-/* The nth call (1: the next) of the named function from now answers this cudaError_t and does nothing. Up to 16 at once. */
+/* The nth call (1: the next) of the named function from now answers this cudaError_t and does nothing. Up to 16 at
+ * once. */
 CUSIM_API void cusim_fail(const char *function, int nth, int error);
-/* The nth kernel from now fails as an illegal access would (error 0: cudaErrorIllegalAddress): it does nothing, and from
- * then on its device is lost: every call answers this error. */
+/* The nth kernel from now fails as an illegal access would (error 0: cudaErrorIllegalAddress): it does nothing, and
+ * from then on its device is lost: every call answers this error. */
 CUSIM_API void cusim_fault_kernel(int nth, int error);
-/* Whether device memory allocated from now on can be handed to another process (cudaIpcGetMemHandle), which takes it out
- * of the address sanitizer's sight. */
+/* Whether device memory allocated from now on can be handed to another process (cudaIpcGetMemHandle), which takes it
+ * out of the address sanitizer's sight. */
 CUSIM_API void cusim_share_memory(int on);
 /* How long a wait may last for what no queued work can bring about, before it answers cudaErrorLaunchTimeout. */
 CUSIM_API void cusim_patience_ms(unsigned ms);
 
-/* Since the reset, but for what is live. `cusim_stats_names` are the same words for CUSIM_REPORT. */
+/* Since the reset, but for what is live. CUSIM_REPORT has the same words. */
 #define CUSIM_STATS(F)                                                                              \
     F(launches)                                                                                     \
     F(h2d) F(d2h) F(d2d)             /* bytes of copies queued */                                   \
@@ -77,12 +85,13 @@ CUSIM_API void cusim_get_stats(struct cusim_stats *s);
 /* Operations queued and not yet run. */
 CUSIM_API int cusim_pending(void);
 
-/* ---- kernels, as cusim_device.h uses them ------------------------------------------------------------------------------ */
+/* ---- kernels, as cusim_device.h uses them ---------------------------------------------------------------------- */
 
 typedef void (*cusim_thunk)(void **args);
 enum { CUSIM_PLAIN = 0, CUSIM_BARRIER = 1 };         /* whether threads of a block wait for one another */
 /* A kernel of one argument; known once, repeats are nothing. Before the first launch of it. */
-CUSIM_API void cusim_register(const void *function, const char *name, cusim_thunk thunk, size_t argument_size, int flags);
+CUSIM_API void cusim_register(const void *function, const char *name, cusim_thunk thunk, size_t argument_size,
+                              int flags);
 
 struct cusim_dim {
     unsigned x, y, z;
@@ -94,11 +103,12 @@ CUSIM_API uint64_t cusim_exchange(unsigned mask, uint64_t value, int from, int *
 CUSIM_API unsigned cusim_ballot(unsigned mask, int predicate);
 CUSIM_API void cusim_syncwarp(unsigned mask);
 
-/* ---- NCCL, as nccl.c stands in for it ---------------------------------------------------------------------------------- */
+/* ---- NCCL, as nccl.c stands in for it -------------------------------------------------------------------------- */
 
 /* Ranks are threads or devices of one process. A plug-in made of the stand-in has the functions of nccl.h among its
- * symbols: it can open itself where it would open libnccl.so.2. Ranks that do not all come within the patience, or that
- * call different collectives, give errors where the real one may hang: from the call, or from ncclCommGetAsyncError.
+ * symbols: it can open itself where it would open libnccl.so.2. Ranks that do not all come within the patience, or
+ * that call different collectives, give errors where the real one may hang: from the call, or from
+ * ncclCommGetAsyncError.
  *
  * The next call of ncclCommGetAsyncError tells of this ncclResult_t, once; 0 is none. */
 CUSIM_API void cusim_nccl_async_error(int error);

@@ -1,9 +1,11 @@
 /* Stands in front of a .cu file that is compiled as C++ for the stand-in:
  *     g++ -x c++ -std=c++17 -include tests/cusim/cusim_device.h kernels.cu
- * CUDA's own headers make __global__, __device__ and the like nothing for a host compiler; here is the rest of what kernels
- * use, and CUSIM_KERNEL, with which they make themselves known. Not there: dynamic shared memory, inline PTX, textures.
+ * CUDA's own headers make __global__, __device__ and the like nothing for a host compiler; here is the rest of what
+ * kernels use, and CUSIM_KERNEL, with which they make themselves known. Not there: dynamic shared memory, inline
+ * PTX, textures.
  *
- * CUSIM is defined. A kernel of which threads wait for one another (barriers, shuffles, ballots) says CUSIM_BARRIER. */
+ * CUSIM is defined. A kernel of which threads wait for one another (barriers, shuffles, ballots) has
+ * CUSIM_BARRIER. */
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,7 +31,7 @@
 
 static inline void __syncwarp(unsigned mask = 0xffffffffu) { cusim_syncwarp(mask); }
 
-/* ---- warps -------------------------------------------------------------------------------------------------------------- */
+/* ---- warps ----------------------------------------------------------------------------------------------------- */
 
 template <class T> static inline T cusim_shuffle(unsigned mask, T value, int from)
 {
@@ -48,7 +50,10 @@ static inline int cusim_lane()
     return (int)((cusim_tid.x + cusim_bdim.x * (cusim_tid.y + cusim_bdim.y * cusim_tid.z)) & 31);
 }
 
-template <class T> static inline T __shfl_sync(unsigned mask, T v, int lane) { return cusim_shuffle(mask, v, lane & 31); }
+template <class T> static inline T __shfl_sync(unsigned mask, T v, int lane)
+{
+    return cusim_shuffle(mask, v, lane & 31);
+}
 
 template <class T> static inline T __shfl_down_sync(unsigned mask, T v, unsigned by)
 {
@@ -71,7 +76,7 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate) { return cusi
 static inline int __any_sync(unsigned mask, int predicate) { return cusim_ballot(mask, predicate) != 0; }
 static inline int __all_sync(unsigned mask, int predicate) { return cusim_ballot(mask, !predicate) == 0; }
 
-/* ---- single functions ------------------------------------------------------------------------------------------------------ */
+/* ---- single functions ------------------------------------------------------------------------------------------ */
 
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __clz(int x) { return x != 0 ? __builtin_clz((unsigned)x) : 32; }
@@ -95,7 +100,7 @@ static inline unsigned __float_as_uint(float x) { return cusim_bits<unsigned>(x)
 static inline double __longlong_as_double(long long x) { return cusim_bits<double>(x); }
 static inline long long __double_as_longlong(double x) { return cusim_bits<long long>(x); }
 
-/* ---- atomics ------------------------------------------------------------------------------------------------------------ */
+/* ---- atomics --------------------------------------------------------------------------------------------------- */
 
 template <class T> static inline T atomicAdd(T *at, T v) { return __atomic_fetch_add(at, v, __ATOMIC_RELAXED); }
 template <class T> static inline T atomicOr(T *at, T v) { return __atomic_fetch_or(at, v, __ATOMIC_RELAXED); }
@@ -116,7 +121,7 @@ static inline float atomicAdd(float *at, float v)
     return cusim_bits<float>(before);
 }
 
-/* ---- making kernels known ------------------------------------------------------------------------------------------------- */
+/* ---- making kernels known -------------------------------------------------------------------------------------- */
 
 struct cusim_reg {
     cusim_reg(const void *function, const char *name, cusim_thunk thunk, size_t argument_size, int flags)

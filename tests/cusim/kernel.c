@@ -1,9 +1,9 @@
 /* Kernels: C++ functions run thread by thread, and PTX.
  *
- * Without barriers a block is a loop over its threads. Where races are looked for, threads are dealt out to a few lanes,
- * coroutines that are ordered with the beginning and the end of the kernel only: two threads, of one block or of two, that
- * touch one element race in nearly every run. With barriers each thread of a block is a coroutine, and blocks follow one
- * another: their shared memory is one static variable. */
+ * Without barriers a block is a loop over its threads. Where races are looked for, threads are dealt out to a few
+ * lanes, coroutines that are ordered with the beginning and the end of the kernel only: two threads, of one block or
+ * of two, that touch one element race in nearly every run. With barriers each thread of a block is a coroutine, and
+ * blocks follow one another: their shared memory is one static variable. */
 #include "tests/cusim/ptxi.h"
 #include "tests/cusim/sim.h"
 
@@ -16,7 +16,7 @@ enum { WARP = 32 };
 struct cusim_dim cusim_tid, cusim_bid, cusim_bdim, cusim_gdim;
 static struct kernel *kernels;
 
-/* ---- the list ----------------------------------------------------------------------------------------------------------- */
+/* ---- the list -------------------------------------------------------------------------------------------------- */
 
 struct kernel *kernel_find(const void *function)
 {
@@ -58,7 +58,7 @@ void cusim_register(const void *function, const char *name, cusim_thunk thunk, s
     sim_unlock();
 }
 
-/* ---- what runs now ------------------------------------------------------------------------------------------------------ */
+/* ---- what runs now --------------------------------------------------------------------------------------------- */
 
 enum state { RUNS, AT_BARRIER, AT_WARP, IS_DONE };
 
@@ -79,7 +79,7 @@ static struct {
     struct coro *main;       /* the stream's */
     uint64_t salt;
     char begin, end;         /* happens-before: from the stream to its threads, and back */
-    char barrier[2];         /* and among them; in turn, as one may have come to the next while another leaves the last */
+    char barrier[2]; /* and among them; in turn, as one may have come to the next while another leaves the last */
     struct thread *threads;  /* of a block with barriers */
     unsigned count, now;
     unsigned lane;
@@ -105,7 +105,7 @@ static void lose(const char *why)
     sim_lose(cudaErrorLaunchFailure);
 }
 
-/* ---- blocks without barriers --------------------------------------------------------------------------------------------- */
+/* ---- blocks without barriers ----------------------------------------------------------------------------------- */
 
 static bool in_lane(uint64_t thread)
 {
@@ -166,7 +166,7 @@ static void run_plain(struct CUstream_st *s)
     run_threads(false);
 }
 
-/* ---- blocks with barriers ------------------------------------------------------------------------------------------------ */
+/* ---- blocks with barriers -------------------------------------------------------------------------------------- */
 
 static struct thread *me(const char *what)
 {
@@ -352,12 +352,13 @@ static void run_with_barriers(void)
             thread_go_on(i);
             any = true;
         }
-        if (!release_warps() && !release_barrier() && !any && !all_done()) lose("threads wait for one another for ever");
+        if (!release_warps() && !release_barrier() && !any && !all_done())
+            lose("threads wait for one another for ever");
     }
     threads_end();
 }
 
-/* ---- a launch ------------------------------------------------------------------------------------------------------------ */
+/* ---- a launch -------------------------------------------------------------------------------------------------- */
 
 static void run_blocks(struct CUstream_st *s, const struct op *o)
 {

@@ -9,12 +9,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Fresh memory is full of NaN, in every type. Behind a block lies a guard, except where the address sanitizer has one. */
+/* Fresh memory is full of NaN, in every type. Behind a block lies a guard, except where the address sanitizer has
+ * one. */
 enum { ALIGN = 256, FRESH = 0xff, GUARD = 0xfb, GUARD_SIZE = 256, GRANULE = 8 };
 
 static int open_device = NO_DEVICE;
 
-/* ---- who may touch what ------------------------------------------------------------------------------------------------ */
+/* ---- who may touch what ---------------------------------------------------------------------------------------- */
 
 bool memory_reaches(int device, const struct block *b)
 {
@@ -61,12 +62,13 @@ void memory_set(void *to, int value, size_t size)
     lend(to, size, memory_forbid);
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------------------------------ */
+/* ---- blocks ---------------------------------------------------------------------------------------------------- */
 
 struct block *block_find(const void *at, size_t size)
 {
     for (struct block *b = sim.blocks; b != NULL; b = b->next)
-        if ((const char *)at >= b->at && (const char *)at < b->at + b->size && size <= (size_t)(b->at + b->size - (const char *)at))
+        if ((const char *)at >= b->at && (const char *)at < b->at + b->size &&
+            size <= (size_t)(b->at + b->size - (const char *)at))
             return b;
     return NULL;
 }
@@ -116,7 +118,8 @@ static cudaError_t block_new(void **at, size_t size, enum block_kind kind)
 
     *at = NULL;
     if (size == 0) return cudaSuccess;
-    if (kind == BLOCK_DEVICE && (size > sim.memory || sim.used[device] > sim.memory - size)) return cudaErrorMemoryAllocation;
+    if (kind == BLOCK_DEVICE && (size > sim.memory || sim.used[device] > sim.memory - size))
+        return cudaErrorMemoryAllocation;
     if (kind == BLOCK_DEVICE && sim.share) {
         guard = 0;
         if (shared_new(size, &p, &file) != cudaSuccess) return cudaErrorMemoryAllocation;
@@ -191,7 +194,7 @@ static cudaError_t release(void *at, enum block_kind kind)
     return e;
 }
 
-/* ---- calls ------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------------------------- */
 
 cudaError_t cudaMalloc(void **at, size_t size)
 {
@@ -279,7 +282,9 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const vo
     if (e == cudaSuccess) {
         struct block *b = block_find(at, 1);
         memset(out, 0, sizeof *out);
-        out->type = b == NULL ? cudaMemoryTypeUnregistered : b->kind == BLOCK_DEVICE ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
+        out->type = b == NULL                 ? cudaMemoryTypeUnregistered
+                    : b->kind == BLOCK_DEVICE ? cudaMemoryTypeDevice
+                                              : cudaMemoryTypeHost;
         out->device = b != NULL ? b->device : -2;
         out->devicePointer = b != NULL ? (void *)(uintptr_t)at : NULL;
         out->hostPointer = b == NULL || b->kind == BLOCK_DEVICE ? NULL : (void *)(uintptr_t)at;
@@ -297,7 +302,7 @@ cudaError_t cudaMemGetInfo(size_t *free_size, size_t *size)
     return sim_leave(e);
 }
 
-/* ---- memory of another process ------------------------------------------------------------------------------------------ */
+/* ---- memory of another process --------------------------------------------------------------------------------- */
 
 /* What a handle holds. The other side opens the file through /proc, so nothing stays behind when processes die. */
 struct shared {
@@ -331,7 +336,8 @@ static cudaError_t shared_open(const cudaIpcMemHandle_t *handle, void **at)
     if (h.process == getpid()) return cudaErrorDeviceUninitialized; /* as the real one */
     snprintf(path, sizeof path, "/proc/%ld/fd/%d", h.process, h.file);
     int file = open(path, O_RDWR | O_CLOEXEC);
-    bool is_whole = file >= 0 && fstat(file, &st) == 0 && S_ISREG(st.st_mode) && h.size > 0 && (size_t)st.st_size == h.size;
+    bool is_whole =
+        file >= 0 && fstat(file, &st) == 0 && S_ISREG(st.st_mode) && h.size > 0 && (size_t)st.st_size == h.size;
     *at = is_whole ? shared_map(h.size, file) : NULL;
     if (*at == NULL) {
         if (file >= 0) close(file);

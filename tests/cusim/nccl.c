@@ -1,11 +1,12 @@
 /* The part of NCCL that the project uses, among threads or devices of one process.
  *
- * A collective is two actions on each rank's stream: it arrives, and once every rank has, each finishes; the first to
- * finish does the work for all. Where the real one may hang or mix up data, this one gives errors: ranks that do not come
- * within the stand-in's patience, and ranks that call different things, which ncclCommGetAsyncError tells of.
+ * A collective is two actions on each rank's stream: it arrives, and once every rank has, each finishes; the first
+ * to finish does the work for all. Where the real one may hang or mix up data, this one gives errors: ranks that do
+ * not come within the stand-in's patience, and ranks that call different things, which ncclCommGetAsyncError tells
+ * of.
  *
- * A clique is what has one unique id; it lives as long as its communicators and their actions. All under the stand-in's
- * lock. */
+ * A clique is what has one unique id; it lives as long as its communicators and their actions. All under the
+ * stand-in's lock. */
 #include "gpu/half.h"
 #include "tests/cusim/sim.h"
 
@@ -78,7 +79,7 @@ void cusim_nccl_async_error(int error)
     sim_unlock();
 }
 
-/* ---- cliques ------------------------------------------------------------------------------------------------------------ */
+/* ---- cliques --------------------------------------------------------------------------------------------------- */
 
 static struct clique *clique_join(const ncclUniqueId *id, int ranks)
 {
@@ -139,7 +140,7 @@ static ncclResult_t await_ranks(struct clique *q)
     return q->joined == q->ranks ? ncclSuccess : q->error; /* others may be further on, and have failed there */
 }
 
-/* ---- communicators ------------------------------------------------------------------------------------------------------ */
+/* ---- communicators --------------------------------------------------------------------------------------------- */
 
 ncclResult_t ncclGetVersion(int *version)
 {
@@ -164,7 +165,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
     static int count;
     memset(id, 0, sizeof *id);
-    snprintf(id->internal, sizeof id->internal, "cusim %d %d", (int)getpid(), __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED));
+    snprintf(id->internal, sizeof id->internal, "cusim %d %d", (int)getpid(),
+             __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED));
     return ncclSuccess;
 }
 
@@ -324,7 +326,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
     return ncclSuccess;
 }
 
-/* ---- arithmetic --------------------------------------------------------------------------------------------------------- */
+/* ---- arithmetic ------------------------------------------------------------------------------------------------ */
 
 static size_t size_of(ncclDataType_t t)
 {
@@ -363,7 +365,8 @@ static void put(void *to, size_t i, ncclDataType_t t, double x)
     }
 }
 
-/* In the order of ranks, rounded to the type after each, as a ring does. `all` has the ranks' elements one after another. */
+/* In the order of ranks, rounded to the type after each, as a ring does. `all` has the ranks' elements one after
+ * another. */
 static void reduce_one(const struct terms *t, char *all, int ranks, size_t count, size_t i)
 {
     double sum = get(all, i, t->type);
@@ -413,7 +416,7 @@ static void work(const struct collective *c, int ranks)
     }
 }
 
-/* ---- collectives ---------------------------------------------------------------------------------------------------------- */
+/* ---- collectives ----------------------------------------------------------------------------------------------- */
 
 struct action {
     struct clique *clique;
@@ -508,7 +511,8 @@ static ncclResult_t collective(const struct terms *t, const void *send, void *re
     r = refusal(c, t, s);
     struct collective *k = r == ncclSuccess ? collective_at(q, c->number, t) : NULL;
     if (k != NULL && !same_terms(&k->terms, t)) {
-        sim_say("rank %d calls another collective than the others as its number %lu", c->rank, (unsigned long)c->number);
+        sim_say("rank %d calls another collective than the others as its number %lu", c->rank,
+                (unsigned long)c->number);
         clique_fail(q, ncclInvalidUsage);
         r = ncclInvalidUsage;
     }
@@ -524,22 +528,26 @@ static ncclResult_t collective(const struct terms *t, const void *send, void *re
     return r;
 }
 
-ncclResult_t ncclReduce(const void *send, void *recv, size_t n, ncclDataType_t t, ncclRedOp_t op, int root, ncclComm_t c, cudaStream_t s)
+ncclResult_t ncclReduce(const void *send, void *recv, size_t n, ncclDataType_t t, ncclRedOp_t op, int root,
+                        ncclComm_t c, cudaStream_t s)
 {
     return collective(&(struct terms){REDUCE, t, op, root, n}, send, recv, c, s);
 }
 
-ncclResult_t ncclAllReduce(const void *send, void *recv, size_t n, ncclDataType_t t, ncclRedOp_t op, ncclComm_t c, cudaStream_t s)
+ncclResult_t ncclAllReduce(const void *send, void *recv, size_t n, ncclDataType_t t, ncclRedOp_t op, ncclComm_t c,
+                           cudaStream_t s)
 {
     return collective(&(struct terms){ALL_REDUCE, t, op, 0, n}, send, recv, c, s);
 }
 
-ncclResult_t ncclBroadcast(const void *send, void *recv, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t s)
+ncclResult_t ncclBroadcast(const void *send, void *recv, size_t n, ncclDataType_t t, int root, ncclComm_t c,
+                           cudaStream_t s)
 {
     return collective(&(struct terms){BROADCAST, t, ncclSum, root, n}, send, recv, c, s);
 }
 
-ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t n, ncclDataType_t t, ncclRedOp_t op, ncclComm_t c, cudaStream_t s)
+ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t n, ncclDataType_t t, ncclRedOp_t op,
+                               ncclComm_t c, cudaStream_t s)
 {
     return collective(&(struct terms){REDUCE_SCATTER, t, op, 0, n}, send, recv, c, s);
 }

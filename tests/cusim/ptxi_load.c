@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- names: a number for each, in the order of their coming ---------------------------------------------------------- */
+/* ---- names: a number for each, in the order of their coming ---------------------------------------------------- */
 
 enum { NAME_SIZE = 160, TABLE_SIZE = 1 << 17 };
 
@@ -78,12 +78,16 @@ static unsigned name_of(struct reader *r, struct names *n, const char *at, size_
     return n->count - 1;
 }
 
-/* ---- operands ---------------------------------------------------------------------------------------------------------- */
+/* ---- operands -------------------------------------------------------------------------------------------------- */
 
-static const char *const specials[PTXI_SPECIALS] = {"%tid.x", "%tid.y", "%tid.z", "%ntid.x", "%ntid.y", "%ntid.z", "%ctaid.x",
-                                                    "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y", "%nctaid.z"};
+static const char *const specials[PTXI_SPECIALS] = {"%tid.x",   "%tid.y",    "%tid.z",    "%ntid.x",
+                                                    "%ntid.y",  "%ntid.z",   "%ctaid.x",  "%ctaid.y",
+                                                    "%ctaid.z", "%nctaid.x", "%nctaid.y", "%nctaid.z"};
 
-static bool is_word(const char *at, size_t size, const char *word) { return strlen(word) == size && memcmp(at, word, size) == 0; }
+static bool is_word(const char *at, size_t size, const char *word)
+{
+    return strlen(word) == size && memcmp(at, word, size) == 0;
+}
 
 static struct ptxi_arg percent(struct reader *r, const char *at, size_t size)
 {
@@ -97,7 +101,8 @@ static struct ptxi_arg number(const char *at)
 {
     bool is_real = at[0] == '0' && (at[1] == 'f' || at[1] == 'F' || at[1] == 'd' || at[1] == 'D');
     if (is_real) return (struct ptxi_arg){.kind = PTXI_NUMBER, .number = strtoull(at + 2, NULL, 16)};
-    return (struct ptxi_arg){.kind = PTXI_NUMBER, .number = at[0] == '-' ? (uint64_t)strtoll(at, NULL, 0) : strtoull(at, NULL, 0)};
+    return (struct ptxi_arg){.kind = PTXI_NUMBER,
+                             .number = at[0] == '-' ? (uint64_t)strtoll(at, NULL, 0) : strtoull(at, NULL, 0)};
 }
 
 static uint64_t shared_place(struct reader *r, struct shared *s)
@@ -168,20 +173,22 @@ static void operands(struct reader *r, struct ptxi_insn *q, const char *at)
     }
 }
 
-/* ---- instructions ------------------------------------------------------------------------------------------------------- */
+/* ---- instructions ---------------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
     enum ptxi_op op;
 } ops[] = {
-    {"mov", PTXI_MOV}, {"ld", PTXI_LD}, {"st", PTXI_ST}, {"cvta", PTXI_CVTA}, {"cvt", PTXI_CVT}, {"add", PTXI_ADD},
-    {"sub", PTXI_SUB}, {"mul", PTXI_MUL}, {"mad", PTXI_MAD}, {"fma", PTXI_FMA}, {"div", PTXI_DIV}, {"rem", PTXI_REM},
-    {"sqrt", PTXI_SQRT}, {"rcp", PTXI_RCP}, {"neg", PTXI_NEG}, {"abs", PTXI_ABS}, {"min", PTXI_MIN}, {"max", PTXI_MAX},
-    {"and", PTXI_AND}, {"or", PTXI_OR}, {"xor", PTXI_XOR}, {"not", PTXI_NOT}, {"shl", PTXI_SHL}, {"shr", PTXI_SHR},
-    {"setp", PTXI_SETP}, {"selp", PTXI_SELP}, {"bra", PTXI_BRA}, {"ret", PTXI_RET}, {"exit", PTXI_RET}, {"bar", PTXI_BAR},
-    {"barrier", PTXI_BAR}, {"copysign", PTXI_COPYSIGN}, {"popc", PTXI_POPC}, {"clz", PTXI_CLZ}, {"bfe", PTXI_BFE},
-    {"prmt", PTXI_PRMT}, {"atom", PTXI_ATOM},
-    {"red", PTXI_ATOM}, {"membar", PTXI_NOP}, {"fence", PTXI_NOP},
+    {"mov", PTXI_MOV},   {"ld", PTXI_LD},     {"st", PTXI_ST},       {"cvta", PTXI_CVTA},
+    {"cvt", PTXI_CVT},   {"add", PTXI_ADD},   {"sub", PTXI_SUB},     {"mul", PTXI_MUL},
+    {"mad", PTXI_MAD},   {"fma", PTXI_FMA},   {"div", PTXI_DIV},     {"rem", PTXI_REM},
+    {"sqrt", PTXI_SQRT}, {"rcp", PTXI_RCP},   {"neg", PTXI_NEG},     {"abs", PTXI_ABS},
+    {"min", PTXI_MIN},   {"max", PTXI_MAX},   {"and", PTXI_AND},     {"or", PTXI_OR},
+    {"xor", PTXI_XOR},   {"not", PTXI_NOT},   {"shl", PTXI_SHL},     {"shr", PTXI_SHR},
+    {"setp", PTXI_SETP}, {"selp", PTXI_SELP}, {"bra", PTXI_BRA},     {"ret", PTXI_RET},
+    {"exit", PTXI_RET},  {"bar", PTXI_BAR},   {"barrier", PTXI_BAR}, {"copysign", PTXI_COPYSIGN},
+    {"popc", PTXI_POPC}, {"clz", PTXI_CLZ},   {"bfe", PTXI_BFE},     {"prmt", PTXI_PRMT},
+    {"atom", PTXI_ATOM}, {"red", PTXI_ATOM},  {"membar", PTXI_NOP},  {"fence", PTXI_NOP},
 };
 
 static const struct {
@@ -189,10 +196,11 @@ static const struct {
     enum ptxi_compare compare;
     bool or_nan;
 } compares[] = {
-    {"eq", PTXI_EQ, false}, {"ne", PTXI_NE, false}, {"lt", PTXI_LT, false}, {"le", PTXI_LE, false}, {"gt", PTXI_GT, false},
-    {"ge", PTXI_GE, false}, {"lo", PTXI_LT, false}, {"ls", PTXI_LE, false}, {"hi", PTXI_GT, false}, {"hs", PTXI_GE, false},
-    {"equ", PTXI_EQ, true}, {"neu", PTXI_NE, true}, {"ltu", PTXI_LT, true}, {"leu", PTXI_LE, true}, {"gtu", PTXI_GT, true},
-    {"geu", PTXI_GE, true}, {"num", PTXI_NUM, false}, {"nan", PTXI_NAN, false},
+    {"eq", PTXI_EQ, false},   {"ne", PTXI_NE, false},   {"lt", PTXI_LT, false}, {"le", PTXI_LE, false},
+    {"gt", PTXI_GT, false},   {"ge", PTXI_GE, false},   {"lo", PTXI_LT, false}, {"ls", PTXI_LE, false},
+    {"hi", PTXI_GT, false},   {"hs", PTXI_GE, false},   {"equ", PTXI_EQ, true}, {"neu", PTXI_NE, true},
+    {"ltu", PTXI_LT, true},   {"leu", PTXI_LE, true},   {"gtu", PTXI_GT, true}, {"geu", PTXI_GE, true},
+    {"num", PTXI_NUM, false}, {"nan", PTXI_NAN, false},
 };
 
 /* Words that set a field to a number. */
@@ -202,25 +210,38 @@ static const struct {
     size_t field;
     unsigned value;
 } words[] = {
-    {"global", FIELD(space), PTXI_GLOBAL}, {"shared", FIELD(space), PTXI_SHARED}, {"local", FIELD(space), PTXI_LOCAL},
-    {"param", FIELD(space), PTXI_PARAM}, {"rz", FIELD(round), PTXI_TO_ZERO}, {"rzi", FIELD(round), PTXI_TO_ZERO},
-    {"rmi", FIELD(round), PTXI_DOWN}, {"rpi", FIELD(round), PTXI_UP}, {"rn", FIELD(round), PTXI_NEAREST},
-    {"rni", FIELD(round), PTXI_NEAREST}, {"lo", FIELD(part), PTXI_LOW}, {"hi", FIELD(part), PTXI_HIGH},
-    {"wide", FIELD(part), PTXI_WIDE}, {"v2", FIELD(values), 2}, {"v4", FIELD(values), 4}, {"and", FIELD(joint), PTXI_WITH_AND},
-    {"or", FIELD(joint), PTXI_WITH_OR}, {"xor", FIELD(joint), PTXI_WITH_XOR},
+    {"global", FIELD(space), PTXI_GLOBAL},
+    {"shared", FIELD(space), PTXI_SHARED},
+    {"local", FIELD(space), PTXI_LOCAL},
+    {"param", FIELD(space), PTXI_PARAM},
+    {"rz", FIELD(round), PTXI_TO_ZERO},
+    {"rzi", FIELD(round), PTXI_TO_ZERO},
+    {"rmi", FIELD(round), PTXI_DOWN},
+    {"rpi", FIELD(round), PTXI_UP},
+    {"rn", FIELD(round), PTXI_NEAREST},
+    {"rni", FIELD(round), PTXI_NEAREST},
+    {"lo", FIELD(part), PTXI_LOW},
+    {"hi", FIELD(part), PTXI_HIGH},
+    {"wide", FIELD(part), PTXI_WIDE},
+    {"v2", FIELD(values), 2},
+    {"v4", FIELD(values), 4},
+    {"and", FIELD(joint), PTXI_WITH_AND},
+    {"or", FIELD(joint), PTXI_WITH_OR},
+    {"xor", FIELD(joint), PTXI_WITH_XOR},
 };
 
 static const struct {
     const char *name;
     enum ptxi_change change;
 } changes[] = {
-    {"add", PTXI_CHANGE_ADD}, {"and", PTXI_CHANGE_AND}, {"or", PTXI_CHANGE_OR}, {"xor", PTXI_CHANGE_XOR}, {"min", PTXI_CHANGE_MIN},
-    {"max", PTXI_CHANGE_MAX}, {"exch", PTXI_CHANGE_EXCH}, {"cas", PTXI_CHANGE_CAS},
+    {"add", PTXI_CHANGE_ADD}, {"and", PTXI_CHANGE_AND}, {"or", PTXI_CHANGE_OR},     {"xor", PTXI_CHANGE_XOR},
+    {"min", PTXI_CHANGE_MIN}, {"max", PTXI_CHANGE_MAX}, {"exch", PTXI_CHANGE_EXCH}, {"cas", PTXI_CHANGE_CAS},
 };
 
 /* Words that change nothing here: order and caching of one thread after another. */
-static const char *const idle[] = {"uni", "nc", "cs", "cg", "ca", "lu", "L1::no_allocate", "sync", "aligned", "weak", "relaxed",
-                                   "volatile", "gpu", "sys", "cta", "sc", "acq_rel", "gl"};
+static const char *const idle[] = {"uni",  "nc",      "cs",      "cg",      "ca",       "lu",  "L1::no_allocate",
+                                   "sync", "aligned", "weak",    "relaxed", "volatile", "gpu", "sys",
+                                   "cta",  "sc",      "acq_rel", "gl"};
 
 static bool read_type(const char *word, struct ptxi_type *t)
 {
@@ -228,11 +249,12 @@ static bool read_type(const char *word, struct ptxi_type *t)
         const char *name;
         struct ptxi_type type;
     } types[] = {
-        {"pred", {PTXI_PRED, 1}}, {"bf16", {PTXI_BF16, 16}}, {"f16", {PTXI_REAL, 16}}, {"f32", {PTXI_REAL, 32}},
-        {"f64", {PTXI_REAL, 64}}, {"b8", {PTXI_BITS, 8}}, {"b16", {PTXI_BITS, 16}}, {"b32", {PTXI_BITS, 32}},
-        {"b64", {PTXI_BITS, 64}}, {"u8", {PTXI_UNSIGNED, 8}}, {"u16", {PTXI_UNSIGNED, 16}}, {"u32", {PTXI_UNSIGNED, 32}},
-        {"u64", {PTXI_UNSIGNED, 64}}, {"s8", {PTXI_SIGNED, 8}}, {"s16", {PTXI_SIGNED, 16}}, {"s32", {PTXI_SIGNED, 32}},
-        {"s64", {PTXI_SIGNED, 64}},
+        {"pred", {PTXI_PRED, 1}},     {"bf16", {PTXI_BF16, 16}},    {"f16", {PTXI_REAL, 16}},
+        {"f32", {PTXI_REAL, 32}},     {"f64", {PTXI_REAL, 64}},     {"b8", {PTXI_BITS, 8}},
+        {"b16", {PTXI_BITS, 16}},     {"b32", {PTXI_BITS, 32}},     {"b64", {PTXI_BITS, 64}},
+        {"u8", {PTXI_UNSIGNED, 8}},   {"u16", {PTXI_UNSIGNED, 16}}, {"u32", {PTXI_UNSIGNED, 32}},
+        {"u64", {PTXI_UNSIGNED, 64}}, {"s8", {PTXI_SIGNED, 8}},     {"s16", {PTXI_SIGNED, 16}},
+        {"s32", {PTXI_SIGNED, 32}},   {"s64", {PTXI_SIGNED, 64}},
     };
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         if (strcmp(word, types[i].name) == 0) {
@@ -334,7 +356,7 @@ static void read_instruction(struct reader *r, char *at)
     if (!r->failed && q->op != PTXI_BAR && q->op != PTXI_NOP) operands(r, q, rest);
 }
 
-/* ---- lines ---------------------------------------------------------------------------------------------------------------- */
+/* ---- lines ----------------------------------------------------------------------------------------------------- */
 
 static size_t size_in_brackets(const char *line)
 {

@@ -1,4 +1,5 @@
-/* Runs a loaded kernel: block after block, and in a block thread after thread, each up to its end or the next barrier. */
+/* Runs a loaded kernel: block after block, and in a block thread after thread, each up to its end or the next
+ * barrier. */
 #include "gpu/half.h"
 #include "tests/cusim/ptxi.h"
 #include "tests/cusim/ptxi_code.h"
@@ -31,7 +32,7 @@ struct machine {
     bool failed;
 };
 
-/* ---- numbers as bits ---------------------------------------------------------------------------------------------------- */
+/* ---- numbers as bits ------------------------------------------------------------------------------------------- */
 
 static double f64_of(uint64_t u)
 {
@@ -66,11 +67,11 @@ static void fail(struct machine *m, const struct ptxi_insn *q, const char *what,
 {
     if (m->failed) return;
     m->failed = true;
-    snprintf(m->why, m->why_size, "line %u: %s (%#llx) by thread %u of block %u", q->line, what, (unsigned long long)at,
-             m->special[0], m->special[6]);
+    snprintf(m->why, m->why_size, "line %u: %s (%#llx) by thread %u of block %u", q->line, what,
+             (unsigned long long)at, m->special[0], m->special[6]);
 }
 
-/* ---- arithmetic --------------------------------------------------------------------------------------------------------- */
+/* ---- arithmetic ------------------------------------------------------------------------------------------------ */
 
 /* The other one when one is NaN; -0 is less than +0. */
 static double least(double x, double y)
@@ -126,9 +127,11 @@ static uint64_t real(struct machine *m, const struct ptxi_insn *q, const uint64_
     if (q->op == PTXI_NEG) return v[1] ^ sign;
     if (q->op == PTXI_ABS) return v[1] & ~sign;
     if (q->op == PTXI_COPYSIGN) return (v[2] & ~sign) | (v[1] & sign); /* the sign of the first on the second */
-    if (q->round == PTXI_NEAREST && q->type.bits == 32 && real_f32(q->op, f32_of(v[1]), f32_of(v[2]), f32_of(v[3]), &f))
+    if (q->round == PTXI_NEAREST && q->type.bits == 32 &&
+        real_f32(q->op, f32_of(v[1]), f32_of(v[2]), f32_of(v[3]), &f))
         return bits_of_f32(f);
-    if (q->round == PTXI_NEAREST && q->type.bits == 64 && real_f64(q->op, f64_of(v[1]), f64_of(v[2]), f64_of(v[3]), &d))
+    if (q->round == PTXI_NEAREST && q->type.bits == 64 &&
+        real_f64(q->op, f64_of(v[1]), f64_of(v[2]), f64_of(v[3]), &d))
         return bits_of_f64(d);
     fail(m, q, "arithmetic that is not known here", q->op);
     return 0;
@@ -219,7 +222,7 @@ static uint64_t integer(struct machine *m, const struct ptxi_insn *q, const uint
     }
 }
 
-/* ---- comparisons and conversions ---------------------------------------------------------------------------------------- */
+/* ---- comparisons and conversions ------------------------------------------------------------------------------- */
 
 static bool holds(enum ptxi_compare c, bool is_less, bool is_equal)
 {
@@ -239,7 +242,8 @@ static bool compared(const struct ptxi_insn *q, uint64_t a, uint64_t b)
         uint64_t x = whole(a, q->type), y = whole(b, q->type);
         return holds(q->compare, q->type.kind == PTXI_SIGNED ? (int64_t)x < (int64_t)y : x < y, x == y);
     }
-    double x = q->type.bits == 32 ? (double)f32_of(a) : f64_of(a), y = q->type.bits == 32 ? (double)f32_of(b) : f64_of(b);
+    double x = q->type.bits == 32 ? (double)f32_of(a) : f64_of(a),
+           y = q->type.bits == 32 ? (double)f32_of(b) : f64_of(b);
     bool any_nan = isnan(x) || isnan(y);
     if (q->compare == PTXI_NAN) return any_nan;
     if (q->compare == PTXI_NUM) return !any_nan;
@@ -315,7 +319,7 @@ static uint64_t converted(struct machine *m, const struct ptxi_insn *q, uint64_t
     return from_real ? whole_of(q, real_of(q->from, v)) : whole(v, q->from);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
 
 static bool within(uint64_t at, size_t size, const void *begin, size_t length)
 {
@@ -343,7 +347,8 @@ static void *place(struct machine *m, const struct ptxi_insn *q, uint64_t at, si
     if (q->space == PTXI_SHARED && within(at, size, NULL, m->p->shared_size)) return m->shared + at;
     if ((q->space == PTXI_LOCAL || generic) && within(at, size, m->now->local, m->p->local_size)) return found;
     if (generic && within(at, size, m->shared, m->p->shared_size)) return found;
-    if (!is_store && (q->space == PTXI_PARAM || generic) && within(at, size, m->launch->arguments, m->launch->arguments_size))
+    if (!is_store && (q->space == PTXI_PARAM || generic) &&
+        within(at, size, m->launch->arguments, m->launch->arguments_size))
         return found;
     if ((q->space == PTXI_GLOBAL || generic) && in_ranges(m, at, size)) {
         *(is_store ? &m->count->stored : &m->count->loaded) += size;
@@ -375,8 +380,9 @@ static void load(struct machine *m, const struct ptxi_insn *q, const uint64_t *v
 
 static uint64_t changed(struct machine *m, const struct ptxi_insn *q, uint64_t old, uint64_t x, uint64_t y)
 {
-    static const enum ptxi_op as[] = {[PTXI_CHANGE_ADD] = PTXI_ADD, [PTXI_CHANGE_AND] = PTXI_AND, [PTXI_CHANGE_OR] = PTXI_OR,
-                                      [PTXI_CHANGE_XOR] = PTXI_XOR, [PTXI_CHANGE_MIN] = PTXI_MIN, [PTXI_CHANGE_MAX] = PTXI_MAX};
+    static const enum ptxi_op as[] = {
+        [PTXI_CHANGE_ADD] = PTXI_ADD, [PTXI_CHANGE_AND] = PTXI_AND, [PTXI_CHANGE_OR] = PTXI_OR,
+        [PTXI_CHANGE_XOR] = PTXI_XOR, [PTXI_CHANGE_MIN] = PTXI_MIN, [PTXI_CHANGE_MAX] = PTXI_MAX};
     const uint64_t v[PTXI_ARGS_MAX] = {0, old, x};
     struct ptxi_insn plain = *q;
 
@@ -408,7 +414,7 @@ static uint64_t cast(const struct machine *m, const struct ptxi_insn *q, uint64_
     return q->to_space ? v - shared : v + shared;
 }
 
-/* ---- one instruction ------------------------------------------------------------------------------------------------------ */
+/* ---- one instruction ------------------------------------------------------------------------------------------- */
 
 /* mov of one value, of {low, high} into one, or of one into {low, high}. */
 static void move(struct machine *m, const struct ptxi_insn *q, const uint64_t *v)
@@ -475,7 +481,7 @@ static bool run_instruction(struct machine *m, const struct ptxi_insn *q)
     }
 }
 
-/* ---- threads, blocks ------------------------------------------------------------------------------------------------------ */
+/* ---- threads, blocks ------------------------------------------------------------------------------------------- */
 
 static void run_thread(struct machine *m, struct thread *t, unsigned index)
 {

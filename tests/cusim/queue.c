@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- tokens and operations ---------------------------------------------------------------------------------------------- */
+/* ---- tokens and operations ------------------------------------------------------------------------------------- */
 
 struct token *token_hold(struct token *t)
 {
@@ -110,7 +110,7 @@ static void run_first(struct CUstream_st *s)
     op_free(o);
 }
 
-/* ---- which runs when ---------------------------------------------------------------------------------------------------- */
+/* ---- which runs when ------------------------------------------------------------------------------------------- */
 
 static bool can_run(const struct CUstream_st *s)
 {
@@ -118,8 +118,8 @@ static bool can_run(const struct CUstream_st *s)
     return o != NULL && (o->kind != OP_WAIT || o->end->done) && (o->kind != OP_OTHER || o->ready(o->argument));
 }
 
-/* Lazy: the stream of the highest priority; these change now and then, so one stream gets far ahead of another and falls
- * far behind. Otherwise: any. */
+/* Lazy: the stream of the highest priority; these change now and then, so one stream gets far ahead of another and
+ * falls far behind. Otherwise: any. */
 static struct CUstream_st *pick(void)
 {
     struct CUstream_st *picked = NULL;
@@ -128,7 +128,8 @@ static struct CUstream_st *pick(void)
     for (struct CUstream_st *s = sim.streams; s != NULL && sim.sticky == cudaSuccess; s = s->next) {
         if (!can_run(s)) continue;
         ready++;
-        if (sim.policy == CUSIM_LAZY ? picked == NULL || s->priority > picked->priority : sim_chance(ready)) picked = s;
+        if (sim.policy == CUSIM_LAZY ? picked == NULL || s->priority > picked->priority : sim_chance(ready))
+            picked = s;
     }
     if (picked != NULL && sim_chance(32)) picked->priority = (unsigned)(sim_random() >> 20);
     return picked;
@@ -192,7 +193,7 @@ cudaError_t queue_wait_all(void)
     return e;
 }
 
-/* ---- streams ------------------------------------------------------------------------------------------------------------ */
+/* ---- streams --------------------------------------------------------------------------------------------------- */
 
 struct CUstream_st *stream_new(int device)
 {
@@ -200,7 +201,8 @@ struct CUstream_st *stream_new(int device)
     struct CUstream_st *s = sim_new(sizeof *s);
     char name[48];
 
-    *s = (struct CUstream_st){.mark = LIVE, .device = device, .priority = (unsigned)(sim_random() >> 20), .next = sim.streams};
+    *s = (struct CUstream_st){
+        .mark = LIVE, .device = device, .priority = (unsigned)(sim_random() >> 20), .next = sim.streams};
     s->last = &s->first;
     snprintf(name, sizeof name, "cusim stream %u of device %d", count++, device);
     coro_init(&s->coro, stream_main, name);
@@ -343,7 +345,7 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
     return sim_leave(e);
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------------------------- */
 
 static bool is_event(const struct CUevent_st *e)
 {
@@ -359,7 +361,8 @@ static cudaError_t event_create(const char *name, cudaEvent_t *out, unsigned fla
 
     if (e == cudaSuccess) {
         *out = sim_new(sizeof **out);
-        **out = (struct CUevent_st){LIVE, *sim_current_device(), (flags & cudaEventDisableTiming) == 0, NULL, sim.events};
+        **out = (struct CUevent_st){LIVE, *sim_current_device(), (flags & cudaEventDisableTiming) == 0, NULL,
+                                    sim.events};
         sim.events = *out;
         sim.stats.live_events++;
     }
@@ -439,14 +442,15 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
     cudaError_t e = sim_enter(__func__);
 
-    if (e == cudaSuccess && (!is_event(from) || !is_event(to) || !from->timed || !to->timed || from->end == NULL || to->end == NULL))
+    if (e == cudaSuccess &&
+        (!is_event(from) || !is_event(to) || !from->timed || !to->timed || from->end == NULL || to->end == NULL))
         e = cudaErrorInvalidResourceHandle;
     if (e == cudaSuccess && (!from->end->done || !to->end->done)) e = cudaErrorNotReady;
     if (e == cudaSuccess) *ms = (float)((to->end->at_s - from->end->at_s) * 1e3);
     return sim_leave(e);
 }
 
-/* ---- work --------------------------------------------------------------------------------------------------------------- */
+/* ---- work ------------------------------------------------------------------------------------------------------ */
 
 static bool fits(enum cudaMemcpyKind kind, bool to_device, bool from_device)
 {
@@ -469,7 +473,8 @@ static void count_copy(bool to_device, bool from_device, size_t size)
 }
 
 /* A range that begins in a block and leaves it is found in none, so it does not fit its kind, or is pageable. */
-static cudaError_t copy(void *to, const void *from, size_t size, enum cudaMemcpyKind kind, struct CUstream_st *s, bool wait)
+static cudaError_t copy(void *to, const void *from, size_t size, enum cudaMemcpyKind kind, struct CUstream_st *s,
+                        bool wait)
 {
     struct block *b = block_find(to, size), *a = block_find(from, size);
     bool leaves = (b == NULL && block_find(to, 1) != NULL) || (a == NULL && block_find(from, 1) != NULL);
@@ -509,12 +514,15 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t size, enum cudaMemcpyK
     return sim_leave(e);
 }
 
-cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t size, cudaStream_t s)
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t size,
+                                cudaStream_t s)
 {
     cudaError_t e = sim_enter(__func__);
-    const struct block *b = e == cudaSuccess ? block_find(to, 1) : NULL, *a = e == cudaSuccess ? block_find(from, 1) : NULL;
+    const struct block *b = e == cudaSuccess ? block_find(to, 1) : NULL,
+                       *a = e == cudaSuccess ? block_find(from, 1) : NULL;
 
-    if (e == cudaSuccess && (b == NULL || a == NULL || b->device != to_device || a->device != from_device)) e = cudaErrorInvalidValue;
+    if (e == cudaSuccess && (b == NULL || a == NULL || b->device != to_device || a->device != from_device))
+        e = cudaErrorInvalidValue;
     if (e == cudaSuccess) e = copy(to, from, size, cudaMemcpyDeviceToDevice, stream_of(s), false);
     return sim_leave(e);
 }
@@ -562,7 +570,8 @@ static cudaError_t launch(const struct kernel *k, dim3 grid, dim3 block, void **
     if (k == NULL) return cudaErrorInvalidDeviceFunction;
     if (s == NULL) return cudaErrorInvalidResourceHandle;
     if (s->device != *sim_current_device()) {
-        sim_say("kernel %s is launched on a stream of device %d while device %d is current", k->name, s->device, *sim_current_device());
+        sim_say("kernel %s is launched on a stream of device %d while device %d is current", k->name, s->device,
+                *sim_current_device());
         sim.stats.mistakes++;
         return cudaErrorInvalidResourceHandle;
     }
@@ -578,7 +587,8 @@ static cudaError_t launch(const struct kernel *k, dim3 grid, dim3 block, void **
     return cudaSuccess;
 }
 
-cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args, size_t shared_size, cudaStream_t s)
+cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args, size_t shared_size,
+                             cudaStream_t s)
 {
     cudaError_t e = sim_enter(__func__);
     (void)shared_size;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- devices ------------------------------------------------------------------------------------------------------------ */
+/* ---- devices --------------------------------------------------------------------------------------------------- */
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
@@ -36,11 +36,21 @@ static const struct {
     enum cudaDeviceAttr name;
     int value;
 } attributes[] = {
-    {cudaDevAttrMultiProcessorCount, 2}, {cudaDevAttrComputeCapabilityMajor, 9}, {cudaDevAttrComputeCapabilityMinor, 0},
-    {cudaDevAttrMaxThreadsPerBlock, 1024}, {cudaDevAttrMaxThreadsPerMultiProcessor, 2048}, {cudaDevAttrWarpSize, 32},
-    {cudaDevAttrMaxSharedMemoryPerBlock, 49152}, {cudaDevAttrMaxGridDimX, INT32_MAX}, {cudaDevAttrUnifiedAddressing, 1},
-    {cudaDevAttrCanMapHostMemory, 1}, {cudaDevAttrAsyncEngineCount, 2}, {cudaDevAttrConcurrentKernels, 1},
-    {cudaDevAttrIpcEventSupport, 0}, {cudaDevAttrMemoryPoolsSupported, 1}, {cudaDevAttrComputeMode, cudaComputeModeDefault},
+    {cudaDevAttrMultiProcessorCount, 2},
+    {cudaDevAttrComputeCapabilityMajor, 9},
+    {cudaDevAttrComputeCapabilityMinor, 0},
+    {cudaDevAttrMaxThreadsPerBlock, 1024},
+    {cudaDevAttrMaxThreadsPerMultiProcessor, 2048},
+    {cudaDevAttrWarpSize, 32},
+    {cudaDevAttrMaxSharedMemoryPerBlock, 49152},
+    {cudaDevAttrMaxGridDimX, INT32_MAX},
+    {cudaDevAttrUnifiedAddressing, 1},
+    {cudaDevAttrCanMapHostMemory, 1},
+    {cudaDevAttrAsyncEngineCount, 2},
+    {cudaDevAttrConcurrentKernels, 1},
+    {cudaDevAttrIpcEventSupport, 0},
+    {cudaDevAttrMemoryPoolsSupported, 1},
+    {cudaDevAttrComputeMode, cudaComputeModeDefault},
 };
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
@@ -123,14 +133,14 @@ cudaError_t cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
-/* ---- errors ------------------------------------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------------------------- */
 
-#define ERRORS(X)                                                                                                        \
-    X(cudaSuccess) X(cudaErrorInvalidValue) X(cudaErrorMemoryAllocation) X(cudaErrorInvalidConfiguration)                \
-    X(cudaErrorInsufficientDriver) X(cudaErrorInvalidDeviceFunction) X(cudaErrorNoDevice) X(cudaErrorInvalidDevice)      \
-    X(cudaErrorInvalidKernelImage) X(cudaErrorInvalidResourceHandle) X(cudaErrorSymbolNotFound) X(cudaErrorNotReady)     \
-    X(cudaErrorIllegalAddress) X(cudaErrorLaunchTimeout) X(cudaErrorLaunchFailure) X(cudaErrorNotPermitted)              \
-    X(cudaErrorHostMemoryAlreadyRegistered) X(cudaErrorPeerAccessAlreadyEnabled) X(cudaErrorDeviceUninitialized)         \
+#define ERRORS(X) \
+    X(cudaSuccess) X(cudaErrorInvalidValue) X(cudaErrorMemoryAllocation) X(cudaErrorInvalidConfiguration) \
+    X(cudaErrorInsufficientDriver) X(cudaErrorInvalidDeviceFunction) X(cudaErrorNoDevice) X(cudaErrorInvalidDevice) \
+    X(cudaErrorInvalidKernelImage) X(cudaErrorInvalidResourceHandle) X(cudaErrorSymbolNotFound) X(cudaErrorNotReady) \
+    X(cudaErrorIllegalAddress) X(cudaErrorLaunchTimeout) X(cudaErrorLaunchFailure) X(cudaErrorNotPermitted) \
+    X(cudaErrorHostMemoryAlreadyRegistered) X(cudaErrorPeerAccessAlreadyEnabled) X(cudaErrorDeviceUninitialized) \
     X(cudaErrorMapBufferObjectFailed) X(cudaErrorECCUncorrectable) X(cudaErrorMisalignedAddress) X(cudaErrorUnknown)
 
 const char *cudaGetErrorName(cudaError_t e)
@@ -156,7 +166,7 @@ static cudaError_t last_error(bool keep)
 cudaError_t cudaGetLastError(void) { return last_error(false); }
 cudaError_t cudaPeekAtLastError(void) { return last_error(true); }
 
-/* ---- libraries ---------------------------------------------------------------------------------------------------------- */
+/* ---- libraries ------------------------------------------------------------------------------------------------- */
 
 /* Made of PTX, by NVRTC or nvcc. A kernel is its own handle and lives as long as its library. */
 struct library {
@@ -165,8 +175,8 @@ struct library {
     unsigned kernel_count;
 };
 
-cudaError_t cudaLibraryLoadData(cudaLibrary_t *out, const void *code, enum cudaJitOption *jit, void **jit_values, unsigned jit_count,
-                                enum cudaLibraryOption *options, void **values, unsigned count)
+cudaError_t cudaLibraryLoadData(cudaLibrary_t *out, const void *code, enum cudaJitOption *jit, void **jit_values,
+                                unsigned jit_count, enum cudaLibraryOption *options, void **values, unsigned count)
 {
     cudaError_t e = sim_enter(__func__);
 

@@ -1,11 +1,11 @@
 /* Inside the stand-in: what its files share. cusim.h is what others see.
  *
- * All state lies in `sim` under one lock, which a call of the CUDA runtime holds from sim_enter to sim_leave, also while
- * kernels run; only a wait for what another thread has yet to queue lets go of it. To the thread sanitizer the lock is no
- * edge, and the state behind it is not looked at.
+ * All state lies in `sim` under one lock, which a call of the CUDA runtime holds from sim_enter to sim_leave, also
+ * while kernels run; only a wait for what another thread has yet to queue lets go of it. To the thread sanitizer the
+ * lock is no edge, and the state behind it is not looked at.
  *
- * Memory comes from malloc and not from service/base/mem.h: a sweep that fails the project's allocations one by one must
- * not meet those of its tools. */
+ * Memory comes from malloc and not from service/base/mem.h: a sweep that fails the project's allocations one by one
+ * must not meet those of its tools. */
 #ifndef TESTS_CUSIM_SIM_H
 #define TESTS_CUSIM_SIM_H
 
@@ -21,7 +21,7 @@ enum { SIM_DEVICES_MAX = 16, SIM_FAILURES_MAX = 16, SIM_LANES = 3, CUSIM_ARGUMEN
 /* Zeroed memory for free; ends the program when there is none. */
 void *sim_new(size_t size);
 
-/* ---- work --------------------------------------------------------------------------------------------------------- */
+/* ---- work ------------------------------------------------------------------------------------------------------ */
 
 /* The end of an operation, which events and waits name. Counted: an operation, events and waits hold it. */
 struct token {
@@ -73,7 +73,7 @@ struct CUevent_st {
     struct CUevent_st *next;
 };
 
-/* ---- all of it ---------------------------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------------------------- */
 
 struct sim {
     bool started;            /* by a reset, or by the environment at the first call */
@@ -102,9 +102,9 @@ extern struct sim sim;
 
 void sim_lock(void);
 void sim_unlock(void);
-/* The beginning and the end of a call of the runtime. sim_enter locks and tells what the call must answer at once: an
- * injected failure, a lost device, a call out of a host function. sim_leave remembers the error for cudaGetLastError and
- * unlocks, whatever sim_enter said. */
+/* The beginning and the end of a call of the runtime. sim_enter locks and tells what the call must answer at once:
+ * an injected failure, a lost device, a call out of a host function. sim_leave remembers the error for
+ * cudaGetLastError and unlocks, whatever sim_enter said. */
 cudaError_t sim_enter(const char *name);
 cudaError_t sim_leave(cudaError_t e);
 int *sim_current_device(void);               /* the calling thread's */
@@ -125,7 +125,7 @@ struct order order_new(uint64_t count);
 struct order order_of(uint64_t count, uint64_t seed);        /* 0: as they are */
 uint64_t order_next(struct order *o);
 
-/* ---- memory.c: blocks of memory that the runtime knows ------------------------------------------------------------- */
+/* ---- memory.c: blocks of memory that the runtime knows --------------------------------------------------------- */
 
 enum block_kind { BLOCK_DEVICE, BLOCK_PINNED, BLOCK_REGISTERED };
 
@@ -152,13 +152,13 @@ void memory_copy(void *to, const void *from, size_t size);
 void memory_set(void *to, int value, size_t size);
 void memory_reset(void);
 
-/* ---- queue.c: streams, and when their work runs --------------------------------------------------------------------- */
+/* ---- queue.c: streams, and when their work runs ---------------------------------------------------------------- */
 
 struct op *op_new(enum op_kind kind);
 struct token *token_hold(struct token *t);
 void token_drop(struct token *t);            /* NULL is nothing */
 struct CUstream_st *stream_new(int device);
-/* The stream that a handle names: the standard one of the current device, which is counted, or NULL when it is none. */
+/* The stream that a handle names: the standard one of the current device, which is counted, or NULL: it is none. */
 struct CUstream_st *stream_of(cudaStream_t s);
 void queue_push(struct CUstream_st *s, struct op *o);
 /* Somebody asks how far work is: some of it may run. */
@@ -168,7 +168,7 @@ cudaError_t queue_wait(struct token *t);
 cudaError_t queue_wait_all(void);
 void queue_reset(void);
 
-/* ---- kernel.c ------------------------------------------------------------------------------------------------------- */
+/* ---- kernel.c -------------------------------------------------------------------------------------------------- */
 
 struct ptxi;
 struct kernel {

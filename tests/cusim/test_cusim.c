@@ -1,5 +1,5 @@
-/* The stand-in itself: what it refuses, and that it finds the faults it is there to find. What runs under a sanitizer and
- * shall be caught by it runs in a child, whose words are looked at. */
+/* The stand-in itself: what it refuses, and that it finds the faults it is there to find. What runs under a
+ * sanitizer and shall be caught by it runs in a child, whose words are looked at. */
 #include "tests/cusim/cusim.h"
 
 #include "gpu/half.h"
@@ -30,7 +30,7 @@
 #define TSAN 0
 #endif
 
-/* ---- children ----------------------------------------------------------------------------------------------------------- */
+/* ---- children -------------------------------------------------------------------------------------------------- */
 
 struct outcome {
     int status;              /* of the work, 0 to 100; or -1 when it died */
@@ -58,7 +58,8 @@ static void in_child(int (*work)(int), int argument, struct outcome *o)
 
     CHECK_EQ(pipe(ends), 0);
     fflush(NULL);
-    cusim_reset(0, 0, CUSIM_LAZY, 1); /* to the thread sanitizer streams are threads, and where there are any it sees no forks */
+    /* To the thread sanitizer streams are threads, and after a fork among threads it looks no more. */
+    cusim_reset(0, 0, CUSIM_LAZY, 1);
     pid_t process = fork();
     if (process == 0) {
         dup2(ends[1], 1);
@@ -79,7 +80,7 @@ static void in_child(int (*work)(int), int argument, struct outcome *o)
 
 static struct outcome child;
 
-/* ---- a small training on the sample back end ------------------------------------------------------------------------------ */
+/* ---- a small training on the sample back end ------------------------------------------------------------------- */
 
 enum { KEYS = 6, STEPS = 6 };
 
@@ -220,7 +221,7 @@ static bool run_is_wrong(enum fault fault, enum cusim_policy policy, uint64_t se
     return e != 0 || wrong > 0 || delivered != STEPS * KEYS || !is_clean();
 }
 
-/* ---- what finds which fault ------------------------------------------------------------------------------------------------- */
+/* ---- what finds which fault ------------------------------------------------------------------------------------ */
 
 /* BY_VALUE: in a plain build some run with work in odd orders is wrong. BY_ACCESS: the address sanitizer stops it.
  * BY_RACE: the thread sanitizer reports it in one run. */
@@ -283,14 +284,16 @@ static unsigned found_by(void)
 
     if (!ASAN && !TSAN && child.status != 0) by |= BY_VALUE;
     if (times_said("AddressSanitizer") > 0) by |= BY_ACCESS;
-    if (times_said("ThreadSanitizer: data race") + times_said("ThreadSanitizer: heap-use-after-free") > 0) by |= BY_RACE;
+    if (times_said("ThreadSanitizer: data race") + times_said("ThreadSanitizer: heap-use-after-free") > 0)
+        by |= BY_RACE;
     return by;
 }
 
 TEST(without_a_fault_nothing_is_found)
 {
     in_child(runs_in_odd_orders, FAULT_none, &child);
-    if (child.status != 0 || found_by() != 0) test_fail(__FILE__, __LINE__, "status %d, said:\n%s", child.status, child.said);
+    if (child.status != 0 || found_by() != 0)
+        test_fail(__FILE__, __LINE__, "status %d, said:\n%s", child.status, child.said);
     in_child(runs_at_once, FAULT_none, &child);
     if (child.status != 0 || found_by() != 0) test_fail(__FILE__, __LINE__, "status %d, said:\n%s", child.status, child.said);
 }
@@ -303,7 +306,8 @@ TEST(each_planted_fault_is_found_by_the_check_for_it)
         if ((faults[f].by & here) == 0) continue;
         in_child(runs_in_odd_orders, f, &child);
         if ((found_by() & here) == 0)
-            test_fail(__FILE__, __LINE__, "%s is not found; status %d, said:\n%s", faults[f].name, child.status, child.said);
+            test_fail(__FILE__, __LINE__, "%s is not found; status %d, said:\n%s", faults[f].name, child.status,
+                      child.said);
     }
 }
 
@@ -315,13 +319,14 @@ TEST(every_fault_has_a_check)
 /* What a stand-in that runs everything at once would see: why this one does not. */
 TEST(faults_of_order_hide_when_work_runs_at_once)
 {
-    static const enum fault hidden[] = {FAULT_slot_reused, FAULT_staging_reused, FAULT_add_does_not_wait, FAULT_spare_reused,
-                                        FAULT_pull_does_not_wait, FAULT_pull_delivered_early, FAULT_queues_do_not_wait};
+    static const enum fault hidden[] = {
+        FAULT_slot_reused,        FAULT_staging_reused,       FAULT_add_does_not_wait, FAULT_spare_reused,
+        FAULT_pull_does_not_wait, FAULT_pull_delivered_early, FAULT_queues_do_not_wait};
     if (TSAN) test_skip("the thread sanitizer sees them also then");
     for (size_t i = 0; i < sizeof hidden / sizeof hidden[0]; i++) CHECK_EQ(runs_at_once((int)hidden[i]), 0);
 }
 
-/* ---- kernels -------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------------------------- */
 
 static cudaStream_t stream;
 
@@ -351,7 +356,8 @@ static float sum_by(enum sample_kernel k, unsigned blocks, size_t count)
     struct sample_norm a = {count, device_new(count * sizeof(float)), device_new(sizeof(float))};
 
     for (size_t i = 0; i < count; i++) host[i] = (float)(i % 8);
-    CHECK_EQ(cudaMemcpyAsync((void *)(uintptr_t)a.x, host, count * sizeof(float), cudaMemcpyHostToDevice, stream), cudaSuccess);
+    CHECK_EQ(cudaMemcpyAsync((void *)(uintptr_t)a.x, host, count * sizeof(float), cudaMemcpyHostToDevice, stream),
+             cudaSuccess);
     CHECK_EQ(cudaMemsetAsync(a.sum, 0, sizeof(float), stream), cudaSuccess);
     CHECK_EQ(launch(k, blocks, &a), cudaSuccess);
     CHECK_EQ(cudaMemcpyAsync(&result, a.sum, sizeof result, cudaMemcpyDeviceToHost, stream), cudaSuccess);
@@ -427,7 +433,7 @@ TEST(two_threads_that_write_one_element_race)
     CHECK_EQ(times_said("data race") > 0, TSAN);
 }
 
-/* ---- accesses ------------------------------------------------------------------------------------------------------------- */
+/* ---- accesses -------------------------------------------------------------------------------------------------- */
 
 static int touch(int what)
 {
@@ -484,7 +490,7 @@ TEST(new_memory_is_full_of_nan)
     for (int i = 0; i < 8; i++) CHECK(isnan(host[i]));
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------------------------- */
 
 static void expect_mistakes(unsigned n)
 {
@@ -579,7 +585,7 @@ TEST(a_wait_for_what_cannot_come_ends_with_an_error)
     CHECK_EQ(cudaGetLastError(), cudaErrorLaunchTimeout);
 }
 
-/* ---- faults on purpose ------------------------------------------------------------------------------------------------------ */
+/* ---- faults on purpose ----------------------------------------------------------------------------------------- */
 
 TEST(a_lost_device_answers_the_same_error_until_the_end)
 {
@@ -618,9 +624,10 @@ static bool leaves_nothing(const char *function, int nth)
 
 TEST(any_call_can_be_made_to_fail)
 {
-    static const char *const functions[] = {"cudaMalloc", "cudaHostAlloc", "cudaEventCreateWithFlags", "cudaStreamCreateWithFlags",
-                                            "cudaMemcpyAsync", "cudaLaunchKernel", "cudaEventRecord", "cudaStreamWaitEvent",
-                                            "cudaSetDevice", "cudaMemsetAsync"};
+    static const char *const functions[] = {
+        "cudaMalloc",      "cudaHostAlloc",    "cudaEventCreateWithFlags", "cudaStreamCreateWithFlags",
+        "cudaMemcpyAsync", "cudaLaunchKernel", "cudaEventRecord",          "cudaStreamWaitEvent",
+        "cudaSetDevice",   "cudaMemsetAsync"};
     for (size_t f = 0; f < sizeof functions / sizeof functions[0]; f++)
         for (int nth = 1; nth < 8; nth++)
             if (!leaves_nothing(functions[f], nth)) test_fail(__FILE__, __LINE__, "%s %d", functions[f], nth);
@@ -675,7 +682,7 @@ TEST(a_seed_repeats_a_run)
     CHECK(after[2] != after[0] || after[3] != after[0] || after[4] != after[0]);
 }
 
-/* ---- many threads, many processes ----------------------------------------------------------------------------------------- */
+/* ---- many threads, many processes ------------------------------------------------------------------------------ */
 
 static void *copies_of_its_own(void *ctx)
 {
@@ -763,7 +770,7 @@ TEST(memory_can_be_handed_to_another_process)
     CHECK_EQ(cudaFree(at), cudaSuccess);
 }
 
-/* ---- the environment ------------------------------------------------------------------------------------------------------ */
+/* ---- the environment ------------------------------------------------------------------------------------------- */
 
 static int as_in_a_daemon(int unused)
 {
@@ -778,7 +785,8 @@ static int as_in_a_daemon(int unused)
     if (cudaDeviceSynchronize() != cudaErrorUnknown) return 4;
     if (cudaStreamCreate(&stream) != cudaSuccess) return 5;
     struct sample_add a = {16, at, at, 1, 1};
-    if (launch(SAMPLE_ADD_F32, 1, &a) != cudaSuccess || cudaStreamSynchronize(stream) != cudaErrorECCUncorrectable) return 6;
+    if (launch(SAMPLE_ADD_F32, 1, &a) != cudaSuccess || cudaStreamSynchronize(stream) != cudaErrorECCUncorrectable)
+        return 6;
     exit(0);
 }
 

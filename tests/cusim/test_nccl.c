@@ -1,5 +1,5 @@
-/* The stand-in for NCCL: right sums in every order of work, and errors in bounded time where the real one may hang. Ranks are
- * threads, a device each. */
+/* The stand-in for NCCL: right sums in every order of work, and errors in bounded time where the real one may hang.
+ * Ranks are threads, a device each. */
 #include "tests/cusim/cusim.h"
 #include "tests/cusim/sample/kernels.h"
 #include "tests/lib/test.h"
@@ -70,7 +70,7 @@ static void side_close(struct side *s)
     if (s->comm != NULL) expect(ncclCommDestroy(s->comm) == ncclSuccess);
 }
 
-/* ---- a sharded update: reduce-scatter, a step on the own share, all-gather ---------------------------------------------------- */
+/* ---- a sharded update: reduce-scatter, a step on the own share, all-gather ------------------------------------- */
 
 static int gathers_on_another_stream;        /* the fault: it waits for nothing */
 
@@ -82,10 +82,11 @@ static void sharded_step(struct side *s)
 
     if (gathers_on_another_stream) expect(cudaStreamCreate(&gather) == cudaSuccess);
     expect(ncclReduceScatter(s->gradient, s->share, SHARE, ncclFloat, ncclSum, s->comm, s->stream) == ncclSuccess);
-    expect(cudaLaunchKernel(sample_kernel(SAMPLE_ADD_F32), (dim3){1, 1, 1}, (dim3){SAMPLE_THREADS, 1, 1}, args, 0, s->stream) ==
-           cudaSuccess);
+    expect(cudaLaunchKernel(sample_kernel(SAMPLE_ADD_F32), (dim3){1, 1, 1}, (dim3){SAMPLE_THREADS, 1, 1}, args, 0,
+                            s->stream) == cudaSuccess);
     expect(ncclAllGather(s->share, s->gradient, SHARE, ncclFloat, s->comm, gather) == ncclSuccess);
-    expect(cudaMemcpyAsync(s->host, s->gradient, COUNT * sizeof(float), cudaMemcpyDeviceToHost, gather) == cudaSuccess);
+    expect(cudaMemcpyAsync(s->host, s->gradient, COUNT * sizeof(float), cudaMemcpyDeviceToHost, gather) ==
+           cudaSuccess);
     expect(cudaStreamSynchronize(gather) == cudaSuccess);
 }
 
@@ -99,7 +100,8 @@ static void *train(void *rank)
         return NULL;
     }
     for (int i = 0; i < COUNT; i++) s.host[i] = (float)((s.rank + 1) * i);
-    expect(cudaMemcpyAsync(s.gradient, s.host, COUNT * sizeof(float), cudaMemcpyHostToDevice, s.stream) == cudaSuccess);
+    expect(cudaMemcpyAsync(s.gradient, s.host, COUNT * sizeof(float), cudaMemcpyHostToDevice, s.stream) ==
+           cudaSuccess);
     sharded_step(&s);
     for (int i = 0; i < COUNT; i++) wrong += s.host[i] != (float)(6 * i) * 0.5f;
     expect(wrong == 0);
@@ -162,7 +164,7 @@ TEST(a_collective_that_does_not_wait_for_its_input_is_found)
     else CHECK(WIFEXITED(status) && WEXITSTATUS(status) >= 3);
 }
 
-/* ---- the collectives themselves ----------------------------------------------------------------------------------------------- */
+/* ---- the collectives themselves -------------------------------------------------------------------------------- */
 
 static void *all_kinds(void *rank)
 {
@@ -184,7 +186,8 @@ static void *all_kinds(void *rank)
     TAKES(ncclAllReduce(s.gradient, other, COUNT, ncclFloat, ncclAvg, s.comm, s.stream), 10 + i % 4);
     TAKES(ncclAllReduce(s.gradient, other, COUNT, ncclFloat, ncclMax, s.comm, s.stream), 20 + i % 4);
     TAKES(ncclBroadcast(s.gradient, other, COUNT, ncclFloat, 2, s.comm, s.stream), 20 + i % 4);
-    TAKES(ncclReduce(s.gradient, other, COUNT, ncclFloat, ncclMin, 1, s.comm, s.stream), s.rank == 1 ? i % 4 : 20 + i % 4);
+    TAKES(ncclReduce(s.gradient, other, COUNT, ncclFloat, ncclMin, 1, s.comm, s.stream),
+          s.rank == 1 ? i % 4 : 20 + i % 4);
 #undef TAKES
     (void)cudaFree(other);
     side_close(&s);
@@ -216,7 +219,7 @@ TEST(one_thread_may_have_all_ranks)
     }
 }
 
-/* ---- ranks that do not do their part -------------------------------------------------------------------------------------------- */
+/* ---- ranks that do not do their part --------------------------------------------------------------------------- */
 
 TEST(a_rank_that_does_not_come_is_an_error_within_the_patience)
 {

@@ -1,5 +1,5 @@
-/* The PTX interpreter: single instructions against what PTX says of them, real PTX of nvcc and of NVRTC against C, and what
- * it refuses. */
+/* The PTX interpreter: single instructions against what PTX says of them, real PTX of nvcc and of NVRTC against C,
+ * and what it refuses. */
 #include "tests/cusim/ptxi.h"
 
 #include "gpu/half.h"
@@ -18,19 +18,21 @@
 static struct error error;
 static char why[200];
 
-/* ---- single instructions --------------------------------------------------------------------------------------------------- */
+/* ---- single instructions --------------------------------------------------------------------------------------- */
 
 static const char head[] = ".version 9.0\n.target sm_90\n.address_size 64\n"
                            ".visible .entry one(\n\t.param .align 8 .b8 one_param_0[32]\n)\n{\n";
 
-/* x and y are the first two words of the arguments; %rd4 is stored where the third says, of the fourth nothing is known. */
+/* x and y are the first two words of the arguments; %rd4 is stored where the third says, of the fourth nothing is
+ * known. */
 static struct ptxi *loaded(const char *body)
 {
     char text[2000];
 
     snprintf(text, sizeof text,
              "%s\tld.param.b64 \t%%rd1, [one_param_0];\n\tld.param.b64 \t%%rd2, [one_param_0+8];\n"
-             "\tld.param.b64 \t%%rd3, [one_param_0+16];\n\tmov.b64 \t%%rd4, 0;\n%s\tst.global.b64 \t[%%rd3], %%rd4;\n\tret;\n\n}\n",
+             "\tld.param.b64 \t%%rd3, [one_param_0+16];\n\tmov.b64 \t%%rd4, 0;\n%s"
+             "\tst.global.b64 \t[%%rd3], %%rd4;\n\tret;\n\n}\n",
              head, body);
     return ptxi_load(text, "one", why, sizeof why);
 }
@@ -55,7 +57,7 @@ static const struct {
     uint64_t x, y, want;
 } instructions[] = {
     {F32("add.f32"), 0x3f800000, 0x40000000, 0x40400000},
-    {F32("add.rn.f32"), 0x7f800000, 0xff800000, 0x7fffffff},           /* the NaN of a GPU */
+    {F32("add.rn.f32"), 0x7f800000, 0xff800000, 0x7fffffff}, /* the NaN of a GPU */
     {F32("mul.f32"), 0x7fc01234, 0x40000000, 0x7fffffff},
     {F32("div.rn.f32"), 0x3f800000, 0x40400000, 0x3eaaaaab},
     {F32("min.f32"), 0x7fc00000, 0x40400000, 0x40400000},
@@ -66,9 +68,9 @@ static const struct {
     {F32_1("abs.f32"), 0xbf800000, 0, 0x3f800000},
     {F32_1("sqrt.rn.f32"), 0x40000000, 0, 0x3fb504f3},
     {F32_1("rcp.rn.f32"), 0x40400000, 0, 0x3eaaaaab},
-    {F32_1("cvt.rzi.s32.f32"), 0xcf800000, 0, 0x80000000},             /* what does not fit is the nearest that does */
+    {F32_1("cvt.rzi.s32.f32"), 0xcf800000, 0, 0x80000000}, /* what does not fit is the nearest that does */
     {F32_1("cvt.rzi.u32.f32"), 0xbf800000, 0, 0},
-    {F32_1("cvt.rni.s32.f32"), 0x40200000, 0, 2},                      /* 2.5, ties to even */
+    {F32_1("cvt.rni.s32.f32"), 0x40200000, 0, 2}, /* 2.5, ties to even */
     {F32_1("cvt.rmi.f32.f32"), 0xbfc00000, 0, 0xc0000000},
     {F32_1("cvt.rn.f32.s32"), 0xffffffff, 0, 0xbf800000},
     {F32_1("cvt.rn.bf16.f32"), 0x3f818000, 0, 0x3f82},
@@ -95,7 +97,7 @@ static const struct {
     {I64_1("cvt.rzi.u64.f64"), 0x43f0000000000000, 0, ~0ull},
     {SET("setp.lt.f64"), 0x7ff8000000000000, 0, 0},
     {SET("setp.ltu.f64"), 0x7ff8000000000000, 0, 1},
-    {SET("setp.neu.f64"), 0x8000000000000000, 0, 0},                   /* -0 and 0 */
+    {SET("setp.neu.f64"), 0x8000000000000000, 0, 0}, /* -0 and 0 */
     {SET("setp.nan.f64"), 0x7ff8000000000000, 0, 1},
     {SET("setp.lt.s64"), ~0ull, 0, 1},
     {SET("setp.lo.u64"), ~0ull, 0, 0},
@@ -108,8 +110,10 @@ static const struct {
     {"cvt.u32.u64 %r1, %rd1;\nprmt.b32 %r2, %r1, 0, 0x0123;\ncvt.u64.u32 %rd4, %r2;\n", 0x01020304, 0, 0x04030201},
     {"fma.rn.f64 %rd4, %rd1, %rd1, %rd2;\n", 0x3ff0000000000001, 0xbff0000000000002, 0x3970000000000000},
     {"st.global.b64 [%rd3], %rd1;\natom.global.add.u64 %rd5, [%rd3], %rd2;\nld.global.b64 %rd4, [%rd3];\n"
-     "add.s64 %rd4, %rd4, %rd5;\n", 5, 7, 17},
-    {"st.global.b64 [%rd3], %rd1;\natom.global.cas.b64 %rd5, [%rd3], 5, %rd2;\nld.global.b64 %rd4, [%rd3];\n", 5, 7, 7},
+     "add.s64 %rd4, %rd4, %rd5;\n",
+     5, 7, 17},
+    {"st.global.b64 [%rd3], %rd1;\natom.global.cas.b64 %rd5, [%rd3], 5, %rd2;\nld.global.b64 %rd4, [%rd3];\n", 5, 7,
+     7},
     {"st.global.b64 [%rd3], %rd1;\nred.global.max.s64 [%rd3], %rd2;\nld.global.b64 %rd4, [%rd3];\n", ~0ull, 7, 7},
     {"setp.ne.s64 %p1, %rd1, 0;\n@%p1 bra $L1;\nmov.b64 %rd4, 5;\n$L1:\n@!%p1 add.s64 %rd4, %rd4, 1;\n", 0, 0, 6},
     {"setp.ne.s64 %p1, %rd1, 0;\n@%p1 bra $L1;\nmov.b64 %rd4, 5;\n$L1:\n@!%p1 add.s64 %rd4, %rd4, 1;\n", 1, 0, 0},
@@ -169,7 +173,7 @@ TEST(every_access_is_checked)
     }
 }
 
-/* ---- nvcc ------------------------------------------------------------------------------------------------------------------ */
+/* ---- nvcc ------------------------------------------------------------------------------------------------------ */
 
 enum { COUNT = 1003, ROOM = 1024 };
 
@@ -253,7 +257,8 @@ TEST(nvcc_steps_as_c_does_and_moves_no_byte_too_many)
     static float arrays[ARRAYS][LONG], want[ARRAYS][LONG];
     char *ptx = sample_ptx();
     struct ptxi *p = sample(ptx, "adam_kernel");
-    struct sample_adam a = {.count = 2, .rate = 1e-2f, .beta1 = 0.9f, .rest1 = 0.1f, .beta2 = 0.99f, .rest2 = 0.01f, .epsilon = 1e-6f};
+    struct sample_adam a = {
+        .count = 2, .rate = 1e-2f, .beta1 = 0.9f, .rest1 = 0.1f, .beta2 = 0.99f, .rest2 = 0.01f, .epsilon = 1e-6f};
     uint64_t random = 3;
 
     for (size_t i = 0; i < LONG; i++) {
@@ -266,7 +271,8 @@ TEST(nvcc_steps_as_c_does_and_moves_no_byte_too_many)
     }
     for (int t = 0; t < 2; t++) { /* one tensor of one element, one of the rest */
         size_t at = (size_t)t, n = t == 0 ? 1 : LONG - 1;
-        a.tensors[t] = (struct sample_tensor){&arrays[FROM][at], &arrays[TO][at], &arrays[MEAN][at], &arrays[VAR][at], &arrays[SUM][at], n};
+        a.tensors[t] = (struct sample_tensor){&arrays[FROM][at], &arrays[TO][at],  &arrays[MEAN][at],
+                                              &arrays[VAR][at],  &arrays[SUM][at], n};
         a.first[t + 1] = a.first[t] + (uint32_t)((n + SAMPLE_CHUNK - 1) / SAMPLE_CHUNK);
     }
     struct ptxi_range range = {arrays, sizeof arrays};
@@ -293,7 +299,7 @@ TEST(barriers_and_shared_memory_of_nvcc_work)
     free(ptx);
 }
 
-/* ---- NVRTC: programs of the updater language ------------------------------------------------------------------------------- */
+/* ---- NVRTC: programs of the updater language ------------------------------------------------------------------- */
 
 enum { ELEMENTS = 70, SLOTS = 2 };
 
@@ -315,7 +321,8 @@ static void leaf(struct writer *w)
 
 static void expression(struct writer *w, unsigned depth)
 {
-    static const char *const signs[] = {" + ", " - ", " * ", " / ", " + ", " - ", " * ", " < ", " <= ", " == ", " != "};
+    static const char *const signs[] = {" + ", " - ", " * ",  " / ",  " + ", " - ",
+                                        " * ", " < ", " <= ", " == ", " != "};
     static const struct {
         const char *name;
         unsigned operands;
@@ -383,7 +390,10 @@ static void put(const struct trial *t, union values *v, size_t i, double x)
     else v->f64[i] = x;
 }
 
-static double at(const struct trial *t, const union values *v, size_t i) { return t->is_float ? (double)v->f32[i] : v->f64[i]; }
+static double at(const struct trial *t, const union values *v, size_t i)
+{
+    return t->is_float ? (double)v->f32[i] : v->f64[i];
+}
 
 static void begin(struct trial *t, uint64_t *random, bool has_sum, bool has_last)
 {
@@ -406,11 +416,16 @@ static void on_cpu(struct trial *t, const struct program *p, const double *scala
     else program_run_f64(p, scalars, f64, ELEMENTS);
 }
 
-static struct program_arguments arguments_of(struct trial *t, const struct program *p, const double *scalars, bool has_sum,
-                                             bool has_last)
+static struct program_arguments arguments_of(struct trial *t, const struct program *p, const double *scalars,
+                                             bool has_sum, bool has_last)
 {
-    struct program_arguments a = {ELEMENTS, has_sum ? &t->sum : NULL, has_last ? &t->last : NULL, &t->gpu[0], &t->gpu[0],
-                                  {&t->gpu[1], &t->gpu[2]}, {{0}}};
+    struct program_arguments a = {ELEMENTS,
+                                  has_sum ? &t->sum : NULL,
+                                  has_last ? &t->last : NULL,
+                                  &t->gpu[0],
+                                  &t->gpu[0],
+                                  {&t->gpu[1], &t->gpu[2]},
+                                  {{0}}};
 
     for (unsigned i = 0; i < p->scalar_count; i++) {
         if (t->is_float) a.scalars.f32[i] = (float)scalars[i];
@@ -445,7 +460,8 @@ static void compare(const struct trial *t, const char *text)
         }
 }
 
-static struct ptxi_count try_program(const struct program *p, const char *text, uint64_t seed, bool is_float, bool has_sum, bool has_last)
+static struct ptxi_count try_program(const struct program *p, const char *text, uint64_t seed, bool is_float,
+                                     bool has_sum, bool has_last)
 {
     static struct trial t;
     double params[PROGRAM_PARAMS_MAX], moments[EXPR_MOMENT_COUNT] = {3, 2, 4, 1}, scalars[PROGRAM_SCALARS_MAX] = {0};
@@ -504,7 +520,8 @@ TEST(generated_kernels_move_as_many_bytes_as_program_bytes_says)
     static const char *const texts[] = {
         "stored += grad * 2",
         "slot m = 0; m = 0.9 * m - 0.1 * grad; stored += m",
-        "slot m = 0, v = 0\nm = 0.9 * m + 0.1 * grad\nv = 0.999 * v + 0.001 * (grad * grad)\nstored -= 0.1 * (m / (sqrt(v) + 1e-8))",
+        ("slot m = 0, v = 0\nm = 0.9 * m + 0.1 * grad\nv = 0.999 * v + 0.001 * (grad * grad)\n"
+         "stored -= 0.1 * (m / (sqrt(v) + 1e-8))"),
         "slot last = 0; last = grad; stored -= grad",
     };
     static const struct {
@@ -522,7 +539,7 @@ TEST(generated_kernels_move_as_many_bytes_as_program_bytes_says)
     }
 }
 
-/* ---- through the stand-in for the runtime ------------------------------------------------------------------------------------ */
+/* ---- through the stand-in for the runtime ---------------------------------------------------------------------- */
 
 static const char doubling[] =
     "struct arguments { unsigned long long count; float *x; };\n"

@@ -34,7 +34,8 @@ static void *function(const char *name)
 
 static void open_library(void)
 {
-    static const char *const places[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so"};
+    static const char *const places[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12",
+                                         "/usr/local/cuda/lib64/libnvrtc.so"};
 
     for (size_t i = 0; i < sizeof places / sizeof places[0] && nvrtc.library == NULL; i++)
         nvrtc.library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);

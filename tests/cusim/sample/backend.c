@@ -58,7 +58,7 @@ static bool has(const struct backend *b, enum fault f) { return b->fault == f; }
 static cudaError_t event_new(cudaEvent_t *e) { return cudaEventCreateWithFlags(e, cudaEventDisableTiming); }
 static cudaError_t stream_new(cudaStream_t *s) { return cudaStreamCreateWithFlags(s, cudaStreamNonBlocking); }
 
-/* ---- open and close ----------------------------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------------------------- */
 
 static int fill(struct backend *b)
 {
@@ -134,7 +134,7 @@ void backend_close(struct backend *b)
     free(b);
 }
 
-/* ---- keys --------------------------------------------------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------------------------------------ */
 
 static int key_fill(struct backend *b, struct backend_key *k, const float *value, bool has_spare)
 {
@@ -195,7 +195,7 @@ void backend_key_free(struct backend *b, struct backend_key *k)
     free(k);
 }
 
-/* ---- push --------------------------------------------------------------------------------------------------------------- */
+/* ---- push ------------------------------------------------------------------------------------------------------ */
 
 static int launch(enum sample_kernel k, unsigned blocks, void *argument, cudaStream_t s)
 {
@@ -219,7 +219,8 @@ static int upload(struct backend *b, const void *from, size_t size, struct stage
     return 0;
 }
 
-static int add(struct backend *b, struct backend_key *k, size_t at, size_t count, struct stage *stage, bool is_bf16, float scale)
+static int add(struct backend *b, struct backend_key *k, size_t at, size_t count, struct stage *stage, bool is_bf16,
+               float scale)
 {
     cudaStream_t s = b->add[is_bf16];
     struct sample_add a = {count, k->sum + at, stage->at, scale, !k->has_sum};
@@ -239,7 +240,8 @@ int backend_push(struct backend *b, struct backend_key *k, const void *gradient,
     size_t each = is_bf16 ? 2 : 4, most = SLOT_SIZE / each;
 
     TRY(cudaSetDevice(has(b, FAULT_wrong_device_launch) ? 0 : b->device));
-    if (has(b, FAULT_slot_freed) && k->has_sum && !b->slot_gone) b->slot_gone = cudaFreeHost(b->slots[0].at) == cudaSuccess;
+    if (has(b, FAULT_slot_freed) && k->has_sum && !b->slot_gone)
+        b->slot_gone = cudaFreeHost(b->slots[0].at) == cudaSuccess;
     for (size_t at = 0; at < k->count; at += most) {
         size_t count = k->count - at < most ? k->count - at : most;
         struct stage *stage = &b->stages[b->stage];
@@ -252,7 +254,7 @@ int backend_push(struct backend *b, struct backend_key *k, const void *gradient,
     return 0;
 }
 
-/* ---- update ------------------------------------------------------------------------------------------------------------- */
+/* ---- update ---------------------------------------------------------------------------------------------------- */
 
 static int take_key(struct backend *b, struct backend_key *k, struct sample_adam *a)
 {
@@ -261,7 +263,8 @@ static int take_key(struct backend *b, struct backend_key *k, struct sample_adam
 
     TRY(cudaStreamWaitEvent(b->add[0], k->is_added, 0));
     if (!has(b, fault)) TRY(cudaStreamWaitEvent(b->add[0], k->is_read[to], 0));
-    a->tensors[a->count] = (struct sample_tensor){k->value[k->current], k->value[to], k->mean, k->var, k->sum, k->count};
+    a->tensors[a->count] =
+        (struct sample_tensor){k->value[k->current], k->value[to], k->mean, k->var, k->sum, k->count};
     a->first[a->count + 1] = a->first[a->count] + (uint32_t)((k->count + SAMPLE_CHUNK - 1) / SAMPLE_CHUNK);
     a->count++;
     k->current = to;
@@ -271,7 +274,8 @@ static int take_key(struct backend *b, struct backend_key *k, struct sample_adam
 
 int backend_update(struct backend *b, struct backend_key **keys, int count, float rate)
 {
-    struct sample_adam a = {.rate = rate, .beta1 = 0.9f, .rest1 = 0.1f, .beta2 = 0.99f, .rest2 = 0.01f, .epsilon = 1e-6f};
+    struct sample_adam a = {
+        .rate = rate, .beta1 = 0.9f, .rest1 = 0.1f, .beta2 = 0.99f, .rest2 = 0.01f, .epsilon = 1e-6f};
     int e = 0;
 
     TRY(cudaSetDevice(b->device));
@@ -285,7 +289,7 @@ int backend_update(struct backend *b, struct backend_key **keys, int count, floa
     return 0;
 }
 
-/* ---- pull --------------------------------------------------------------------------------------------------------------- */
+/* ---- pull ------------------------------------------------------------------------------------------------------ */
 
 static int download(struct backend *b, struct backend_key *k, struct pull *p)
 {

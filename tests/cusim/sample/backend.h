@@ -1,8 +1,8 @@
 /* A small back end for CUDA with faults that can be planted, to see which check of the stand-in finds which.
  *
- * gradient -> pinned ring -> upload -> staging -> add to the sum -> Adam over all keys -> download -> pinned -> caller.
- * Gradients in f32 are added on one stream, those in bf16 on another. Keys with a spare step from one buffer into the
- * other; the rest step in place. One thread. Functions answer a cudaError_t as an int. */
+ * gradient -> pinned ring -> upload -> staging -> add to the sum -> Adam over all keys -> download -> pinned ->
+ * caller. Gradients in f32 are added on one stream, those in bf16 on another. Keys with a spare step from one buffer
+ * into the other; the rest step in place. One thread. Functions answer a cudaError_t as an int. */
 #ifndef TESTS_CUSIM_SAMPLE_BACKEND_H
 #define TESTS_CUSIM_SAMPLE_BACKEND_H
 

@@ -13,7 +13,8 @@ static __device__ __forceinline__ float widened(bf16 x) { return half_widen_bf16
 static __device__ __forceinline__ float widened(f16 x) { return half_widen_f16(x.bits); }
 template <class T> struct alignas(4 * sizeof(T)) four { T x[4]; };
 
-template <class T> static __global__ void __launch_bounds__(SAMPLE_THREADS) add_kernel(const __grid_constant__ sample_add a)
+template <class T>
+static __global__ void __launch_bounds__(SAMPLE_THREADS) add_kernel(const __grid_constant__ sample_add a)
 {
     const T *g = (const T *)a.gradient;
     uint64_t step = (uint64_t)gridDim.x * blockDim.x, first = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -52,7 +53,8 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS) adam_kernel(const __gri
 static __device__ __forceinline__ float squares(const sample_norm &a)
 {
     float s = 0;
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.count; i += (uint64_t)gridDim.x * blockDim.x)
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.count;
+         i += (uint64_t)gridDim.x * blockDim.x)
         s += a.x[i] * a.x[i];
     return s;
 }
@@ -71,7 +73,8 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS) norm_kernel(const __gri
     atomicAdd(a.sum, s);
 }
 
-template <bool SYNCED> static __global__ void __launch_bounds__(SAMPLE_THREADS) total_kernel(const __grid_constant__ sample_norm a)
+template <bool SYNCED>
+static __global__ void __launch_bounds__(SAMPLE_THREADS) total_kernel(const __grid_constant__ sample_norm a)
 {
     static __shared__ float parts[SAMPLE_THREADS];
 
