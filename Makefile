@@ -113,7 +113,7 @@ NVCC_FLAGS := -O3 -std=c++17 -I. -D_GNU_SOURCE -fmad=false -Xcompiler -fPIC,-fvi
 CUSIM_SOURCES := $(filter-out tests/cusim/test_%,$(wildcard tests/cusim/*.c))
 CXX := $(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC)),$(subst gcc,g++,$(CC)))
 CXX_BASE := -std=c++17 $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes,$(BASE)) -fno-exceptions -fno-rtti \
-	-fno-threadsafe-statics -Wno-unused-function
+	-fno-threadsafe-statics -Wno-unused-function -Wno-sign-conversion
 CUDA_INCLUDE := -isystem $(CUDA_HOME)/include
 # a comma where make would take it for its own
 , := ,

@@ -295,7 +295,8 @@ TEST(without_a_fault_nothing_is_found)
     if (child.status != 0 || found_by() != 0)
         test_fail(__FILE__, __LINE__, "status %d, said:\n%s", child.status, child.said);
     in_child(runs_at_once, FAULT_none, &child);
-    if (child.status != 0 || found_by() != 0) test_fail(__FILE__, __LINE__, "status %d, said:\n%s", child.status, child.said);
+    if (child.status != 0 || found_by() != 0)
+        test_fail(__FILE__, __LINE__, "status %d, said:\n%s", child.status, child.said);
 }
 
 TEST(each_planted_fault_is_found_by_the_check_for_it)
