@@ -227,7 +227,7 @@ THREADED := $(filter tests/cusim/test_cusim.c tests/cusim/test_nccl.c tests/cusi
 test: deps-test
 	@$(MAKE) --no-print-directory BUILD=release all test-bins fuzz-bins
 	@$(MAKE) --no-print-directory BUILD=asan all test-bins
-	@$(MAKE) --no-print-directory BUILD=tsan all $(patsubst tests/%.c,build/tsan/tests/%,$(THREADED))
+	@$(MAKE) --no-print-directory BUILD=tsan all $(if $(HAVE_CUDA),build/tsan/paramd-cusim.so) $(patsubst tests/%.c,build/tsan/tests/%,$(THREADED))
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/run -t 600 \
 		$(patsubst tests/%.c,build/tests/%,$(TESTS)) $(SCRIPTS) \
 		$(patsubst tests/%.c,build/asan/tests/%,$(TESTS)) \

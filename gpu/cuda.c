@@ -430,7 +430,7 @@ static enum status find_card(const struct card *wanted, struct error *e)
 
     if (r != cudaSuccess) return not_usable(r, "looking for cards", e);
     if (wanted->number < (unsigned)count) return STATUS_OK;
-    return error_set(e, REASON_SYSTEM, "there is no cuda:%u; CUDA sees %d cards", wanted->number, count);
+    return error_set(e, REASON_SYSTEM, "there is no cuda:%u; CUDA sees %d card%s", wanted->number, count, count == 1 ? "" : "s");
 }
 
 static enum status learn_card(struct cuda *c, struct error *e)

@@ -8,6 +8,7 @@
 #include "tests/lib/test.h"
 
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -79,7 +80,7 @@ TEST(it_says_what_it_is)
 
 struct gate {
     sem_t entered, go;
-    bool shut;
+    atomic_bool shut;
 };
 
 /* The device thread's: it comes here when the first mark passes. */
@@ -87,21 +88,25 @@ static void pass_gate(void *ctx)
 {
     struct gate *g = ctx;
 
-    if (!g->shut) return;
-    g->shut = false;
+    if (!atomic_exchange(&g->shut, false)) return;
     sem_post(&g->entered);
     while (sem_wait(&g->go) != 0) continue;
 }
 
-static void shut_gate(struct gate *g, struct device *d, struct queue *q)
+/* Before the device's first work. */
+static void put_gate(struct gate *g, struct device *d)
+{
+    sem_init(&g->entered, 0, 0);
+    sem_init(&g->go, 0, 0);
+    d->notify = pass_gate;
+    d->notify_ctx = g;
+}
+
+static void shut_gate(struct gate *g, struct queue *q)
 {
     uint64_t mark;
 
-    sem_init(&g->entered, 0, 0);
-    sem_init(&g->go, 0, 0);
-    g->shut = true;
-    d->notify = pass_gate;
-    d->notify_ctx = g;
+    atomic_store(&g->shut, true);
     CHECK_EQ(device_record(q, &mark), STATUS_OK);
     while (sem_wait(&g->entered) != 0) continue;
 }
@@ -126,6 +131,7 @@ TEST(small_keys_of_one_queue_go_out_as_one_launch_a_stage)
         struct device *d = open_sim(seed);
         struct queue *q = open_queue(d);
         struct gate gate = {.shut = false};
+        put_gate(&gate, d);
         struct dmem sum[KEYS], value[KEYS];
         float *in = pinned(d, KEYS * COUNT * 4), *out = pinned(d, KEYS * COUNT * 4);
         uint64_t mark = 0;
@@ -137,7 +143,7 @@ TEST(small_keys_of_one_queue_go_out_as_one_launch_a_stage)
             for (int i = 0; i < COUNT; i++) in[k * COUNT + i] = (float)(k + i);
         }
         finish(q);
-        shut_gate(&gate, d, q);
+        shut_gate(&gate, q);
         uint64_t launches = sim_stats().launches, copies = sim_stats().h2d;
         for (int k = 0; k < KEYS; k++) {
             struct step s = {.rule = k % 2 ? RULE_add : RULE_test, .type = DTYPE_f32, .count = COUNT, .last = sum[k],
@@ -256,8 +262,9 @@ TEST(gathering_changes_no_order)
         uint64_t random = seed;
 
         CHECK_OK(cpu_device_new(1, &cpu, &error), &error);
+        put_gate(&gate, sim);
         side_open(&a, cpu, seed), side_open(&b, sim, seed);
-        shut_gate(&gate, sim, b.q);
+        shut_gate(&gate, b.q);
         for (int i = 0; i < CALLS; i++) {
             uint64_t r = rng_next(&random);
             call(&a, r), call(&b, r);

@@ -1,0 +1,165 @@
+#!/usr/bin/python3
+"""The daemon as it ships, with a GPU plug-in: the one on the stand-in for CUDA (tests/cusim), and the real one on a machine
+without a driver. The tests of the Python client run against a daemon whose values lie on the stand-in's GPU."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "api", "python"))
+import numpy as np
+import paramd
+
+PARAMD = os.environ.get("PARAMD_BIN", os.path.join(ROOT, "build", "paramd"))
+STAND_IN = os.path.join(ROOT, "build", "paramd-cusim.so")
+REAL = os.path.join(ROOT, "build", "paramd-cuda.so")
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("PARAMD_", "CUSIM_"))}
+ANY = ("--listen", "tcp://127.0.0.1:0", "--admin", "127.0.0.1:0", "--probe", "127.0.0.1:0")
+NEEDS_STAND_IN = unittest.skipUnless(os.path.exists(STAND_IN), "the stand-in for CUDA was not built: it needs CUDA's headers")
+
+
+def get(url):
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read()
+
+
+class Running:
+    """A daemon; what it says on stderr is in log()."""
+
+    def __init__(self, *flags, plugin=STAND_IN, **env):
+        self.errors = tempfile.TemporaryFile("w+")
+        self.proc = subprocess.Popen([PARAMD, *ANY, *flags], stdout=subprocess.PIPE, stderr=self.errors, text=True,
+                                     env={**CLEAN, "PARAMD_CUDA_PLUGIN": plugin, **env})
+        line = self.proc.stdout.readline()
+        self.fields = dict(word.split("=", 1) for word in line.split()[2:])
+        if not self.fields:
+            raise AssertionError(f"no daemon: {line!r} {self.log()}")
+
+    def log(self):
+        self.errors.seek(0)
+        return self.errors.read()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *what):
+        self.proc.terminate()
+        self.status = self.proc.wait(30)
+        self.proc.stdout.close()
+        self.errors.close()
+
+
+def store(daemon, kind="dist_async"):
+    return paramd.kv.create(kind, daemon.fields["data"], num_workers=1)
+
+
+@NEEDS_STAND_IN
+class OnTheStandIn(unittest.TestCase):
+    def test_auto_takes_the_gpu_and_tells_its_name(self):
+        for policy in ("lazy", "random", "eager"):
+            with Running(CUSIM_POLICY=policy) as d:
+                self.assertEqual(d.fields["device"], "cuda:0")
+                info = json.loads(get(d.fields["admin"] + "/v1/info")[1])
+                self.assertEqual(info["device"], "cuda:0")
+                self.assertIn("stand-in", info["card"])
+                with store(d, "dist_sync") as kv:
+                    kv.init("w", np.arange(5, dtype="float32"))
+                    kv.set_optimizer("sgd", learning_rate=0.5)
+                    kv.push("w", np.ones(5, "float32"))
+                    self.assertEqual(kv.pull("w").tolist(), [-0.5, 0.5, 1.5, 2.5, 3.5])
+            self.assertEqual(d.status, 0)
+
+    def test_a_card_is_chosen_by_number_and_the_cpu_by_name(self):
+        with Running("--device", "cuda:1", CUSIM_DEVICES="2") as d:
+            self.assertEqual(d.fields["device"], "cuda:1")
+        with Running("--device", "cpu") as d:
+            self.assertEqual(d.fields["device"], "cpu")
+        done = subprocess.run([PARAMD, *ANY, "--device", "cuda:1"], capture_output=True, text=True, timeout=20,
+                              env={**CLEAN, "PARAMD_CUDA_PLUGIN": STAND_IN, "CUSIM_DEVICES": "1"})
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+        self.assertIn("no usable GPU: there is no cuda:1; CUDA sees 1", done.stderr)
+
+    def test_several_cards_are_one_device(self):
+        with Running("--device", "cuda:0,1", CUSIM_DEVICES="2") as d:
+            self.assertEqual(d.fields["device"], "cuda:0,1")
+            with store(d) as kv:
+                for i in range(8):
+                    kv.init(f"w{i}", np.full(1000, i, "float32"))
+                    kv.set_optimizer("add")
+                for i in range(8):
+                    kv.push(f"w{i}", np.ones(1000, "float32"))
+                    self.assertEqual(kv.pull(f"w{i}").tolist(), [i + 1] * 1000)
+
+    def test_a_key_that_does_not_fit_is_refused_with_figures_and_the_daemon_goes_on(self):
+        with Running("--device-memory", "4m") as d, store(d) as kv:
+            with self.assertRaises(paramd.ParamdError) as raised:
+                kv.init("large", np.zeros(2 << 20, "float32"))
+            self.assertIn("of at most 4194304 are taken", str(raised.exception))
+            kv.init("small", np.zeros(1000, "float32"))
+            kv.push("small", np.ones(1000, "float32"))
+            self.assertEqual(get(d.fields["probe"] + "/readyz")[0], 200)
+
+    def test_a_lost_gpu_is_said_and_the_daemon_stays_alive(self):
+        with Running(CUSIM_FAULT="4") as d, store(d) as kv:
+            with self.assertRaises(paramd.ParamdError) as raised:
+                for i in range(10):
+                    kv.init(f"w{i}", np.zeros(100, "float32"))
+                    kv.push(f"w{i}", np.ones(100, "float32"))
+                    kv.pull(f"w{i}")
+            self.assertEqual(raised.exception.reason, "device-unavailable")
+            for _ in range(200):
+                if get(d.fields["probe"] + "/readyz")[0] == 503:
+                    break
+                time.sleep(0.02)
+            self.assertEqual(get(d.fields["probe"] + "/readyz")[0], 503)
+            self.assertIn("CUDA error 700 cudaErrorIllegalAddress", d.log())
+            self.assertEqual(get(d.fields["probe"] + "/livez")[0], 200)
+            self.assertEqual(get(d.fields["admin"] + "/v1/info")[0], 200)
+            status, body = get(d.fields["admin"] + "/v1/keys/w0/value")
+            self.assertEqual((status, json.loads(body)["code"]), (503, "device-unavailable"))
+        self.assertEqual(d.status, 0)
+
+    def test_the_tests_of_the_python_client_pass_on_it(self):
+        report = tempfile.NamedTemporaryFile("w+", suffix=".json")
+        done = subprocess.run([sys.executable, os.path.join(ROOT, "tests", "system", "test_python.py")], text=True,
+                              capture_output=True, timeout=400, env={**CLEAN, "PARAMD_CUDA_PLUGIN": STAND_IN,
+                                                                     "CUSIM_POLICY": "random", "CUSIM_REPORT": report.name})
+        self.assertEqual(done.returncode, 0, done.stderr[-4000:])
+        seen = json.load(report)
+        self.assertGreater(seen["launches"], 0)
+        for nothing in ("mistakes", "pageable_copies", "default_stream_uses", "live_bytes", "live_streams", "live_events"):
+            self.assertEqual(seen[nothing], 0, nothing)
+
+
+@unittest.skipUnless(os.path.exists(REAL), "there is no nvcc to build the plug-in with")
+@unittest.skipIf(os.path.exists("/proc/driver/nvidia"), "this machine has a driver")
+class WithoutADriver(unittest.TestCase):
+    def test_the_daemon_says_what_cuda_says_and_serves_from_the_cpu(self):
+        with Running(plugin=REAL) as d:
+            self.assertEqual(d.fields["device"], "cpu")
+            self.assertIn("no usable GPU: looking for cards: CUDA error 35 cudaErrorInsufficientDriver", d.log())
+            with store(d) as kv:
+                kv.init("w", np.zeros(3, "float32"))
+                self.assertEqual(kv.pull("w").tolist(), [0, 0, 0])
+        done = subprocess.run([PARAMD, *ANY, "--device", "cuda:0"], capture_output=True, text=True, timeout=20,
+                              env={**CLEAN, "PARAMD_CUDA_PLUGIN": REAL})
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+        self.assertIn("no usable GPU: looking for cards: CUDA error 35", done.stderr)
+
+
+if __name__ == "__main__":
+    program = unittest.main(exit=False)
+    result = program.result
+    bad = len(result.failures) + len(result.errors)
+    skipped = f", {len(result.skipped)} skipped" if result.skipped else ""
+    print(f"{result.testsRun - bad - len(result.skipped)} passed, {bad} failed{skipped}")
+    sys.exit(bad > 0)
