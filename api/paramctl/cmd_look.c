@@ -300,29 +300,47 @@ static int updater_get(const struct ctl *c)
     return 0;
 }
 
-/* A document, or a file with one. */
-static json_t *read_document(const char *argument)
+/* A text in the updater language begins with neither. */
+static bool is_document(const char *text)
+{
+    text += strspn(text, " \t\r\n");
+    return text[0] == '{' || (strncmp(text, "null", 4) == 0 && text[4 + strspn(text + 4, " \t\r\n")] == '\0');
+}
+
+/* The document that an argument is, or what stands in the file that it names; *file is for free(). NULL: said. */
+static const char *read_argument(const char *argument, char **file, size_t *size)
+{
+    *file = NULL;
+    *size = strlen(argument);
+    if (is_document(argument)) return argument;
+    return *file = read_file(argument, size);
+}
+
+/* A text in the updater language becomes the document of a program. */
+static json_t *document_of(const char *argument, const char *text, size_t size)
 {
     json_error_t why;
     json_t *j;
 
-    if (argument[0] == '{' || strcmp(argument, "null") == 0)
-        j = json_loads(argument, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
-    else if (strcmp(argument, "-") == 0)
-        j = json_loadf(stdin, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
-    else
-        j = json_load_file(argument, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
-    if (j == NULL && why.line > 0)
-        complain_usage("%.100s: line %d, column %d: %s", argument, why.line, why.column, why.text);
-    else if (j == NULL) complain_usage("%s", why.text);
+    if (!is_document(text)) {
+        j = json_pack("{s:s,s:s%}", "type", "program", "text", text, size);
+        if (j == NULL) complain_usage("%.100s: the text is no UTF-8", argument);
+        return j;
+    }
+    j = json_loadb(text, size, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+    if (j == NULL) complain_usage("%.100s: line %d, column %d: %s", argument, why.line, why.column, why.text);
     return j;
 }
 
 static int updater_set(const struct ctl *c, const char *argument)
 {
+    char *file;
+    size_t size;
     int code = EXIT_ERROR;
-    json_t *document = read_document(argument), *in, *j;
+    const char *text = read_argument(argument, &file, &size);
+    json_t *document = text != NULL ? document_of(argument, text, size) : NULL, *in, *j;
 
+    free(file);
     if (document == NULL) return EXIT_USAGE;
     in = of_store(c);
     json_object_set_new(in, "updater", document);
@@ -366,23 +384,17 @@ static int updater_check_text(const char *path, struct bytes text)
     return s == STATUS_OK ? 0 : EXIT_ERROR;
 }
 
-/* A document begins with a brace, a text never does. */
-static bool is_document(const char *text) { return text[strspn(text, " \t\r\n")] == '{'; }
-
 static int updater_check(const struct ctl *c, const char *argument)
 {
-    size_t size = 0;
-    char *text;
-    int code;
+    char *file;
+    size_t size;
+    const char *text = read_argument(argument, &file, &size);
+    int code = EXIT_ERROR;
 
-    if (is_document(argument) || strcmp(argument, "null") == 0 || strcmp(argument, "-") == 0)
-        return updater_check_document(c, read_document(argument));
-    text = read_file(argument, &size);
-    if (text == NULL) return EXIT_ERROR;
-    if (is_document(text)) code = updater_check_document(c, read_document(argument));
-    else if (c->url == NULL && c->store == NULL) code = updater_check_text(argument, bytes_of(text, size));
-    else code = updater_check_document(c, json_pack("{s:s,s:s%}", "type", "program", "text", text, size));
-    free(text);
+    if (text != NULL && !is_document(text) && c->url == NULL && c->store == NULL)
+        code = updater_check_text(argument, bytes_of(text, size));
+    else if (text != NULL) code = updater_check_document(c, document_of(argument, text, size));
+    free(file);
     return code;
 }
 

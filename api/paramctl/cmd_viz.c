@@ -4,6 +4,7 @@
 
 #include "api/client/paramd_viz.h"
 #include "api/limits.h"
+#include "service/base/status.h"
 #include "web/viz/viz.h"
 
 #include <errno.h>
@@ -33,6 +34,7 @@ char *read_file(const char *path, size_t *size)
         fprintf(stderr, "paramctl: %s: %s\n", path,
                 f == NULL || errno != 0 ? strerror(errno) : "cannot be read, or is too large");
     if (f != NULL && f != stdin) fclose(f);
+    if (good) bytes[*size] = '\0'; /* the last read, of nothing, had room */
     if (good) return bytes;
     free(bytes);
     return NULL;
@@ -140,6 +142,18 @@ static int write_out(const struct ctl *c, const char *bytes, size_t size, const 
     return EXIT_ERROR;
 }
 
+/* A fault of the file is told with its name. */
+static int complain_of(const struct ctl *c, const char *path, const struct paramd_error *e)
+{
+    struct paramd_error named = *e;
+    bool is_files = strcmp(e->reason, reason_code(REASON_NETWORK_INVALID)) == 0 ||
+                    strcmp(e->reason, reason_code(REASON_BAD_JSON)) == 0;
+
+    if (path != NULL && is_files)
+        snprintf(named.text, sizeof named.text, "%.100s: %.380s", path, e->text);
+    return complain(c, &named);
+}
+
 static int draw(const struct ctl *c, const char *format)
 {
     const char *path = c->arg_count > 0 ? c->args[0] : NULL;
@@ -156,7 +170,7 @@ static int draw(const struct ctl *c, const char *format)
     options = o != NULL ? json_dumps(o, JSON_COMPACT) : NULL;
     if (options == NULL) code = complain_usage("a name is no UTF-8");
     else if (path != NULL && size == 0) code = complain_usage("%s is empty", path);
-    else if (paramd_viz_render(file, size, options, &result, &result_size, &e) != 0) code = complain(c, &e);
+    else if (paramd_viz_render(file, size, options, &result, &result_size, &e) != 0) code = complain_of(c, path, &e);
     else code = write_out(c, result, result_size, format);
 out:
     paramd_viz_free(result);

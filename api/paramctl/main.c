@@ -30,7 +30,7 @@ static const struct flag_row {
     {"npy", "FILE", FLAG_TEXT, offsetof(struct ctl, npy), GET, "write the value there instead of printing it"},
     {"into", "FOLDER", FLAG_TEXT, offsetof(struct ctl, into), PULL, "write each value there as KEY.npy"},
     {"wait", "", FLAG_ON, offsetof(struct ctl, wait), GET | PULL | PUSH,
-     "until there is a newer version; push: until it is applied"},
+     "get, pull: until there is a newer version; push: until it is applied"},
     {"force", "", FLAG_ON, offsetof(struct ctl, force), PUT, "also while a round of the key is open, which fails"},
     {"dtype", "TYPE", FLAG_TEXT, offsetof(struct ctl, dtype), PUT | PUSH, "of a JSON value [the key's, else float32]"},
     {"key-type", "int|str", FLAG_TEXT, offsetof(struct ctl, key_type), GET | PULL | PUT | PUSH | STATS,
@@ -45,11 +45,12 @@ static const struct flag_row {
     {"engine", "own|dot", FLAG_TEXT, offsetof(struct ctl, engine), VIZ,
      "who places the boxes; dot is Graphviz's, of the package graphviz [own]"},
     {"view", "VIEW", FLAG_TEXT, offsetof(struct ctl, view), VIZ, "default full blocks mxnet [default]"},
-    {"direction", "WAY", FLAG_TEXT, offsetof(struct ctl, direction), VIZ, "down up right [down]"},
-    {"color", "WHAT", FLAG_TEXT, offsetof(struct ctl, color_by), VIZ, "op size version updater norm ... [op]"},
+    {"direction", "WAY", FLAG_TEXT, offsetof(struct ctl, direction), VIZ, "down up right [down; of keys right]"},
+    {"color", "WHAT", FLAG_TEXT, offsetof(struct ctl, color_by), VIZ,
+     "op size version updater norm grad_norm update_ratio staleness [op]"},
     {"shape", "NAME=DIMS", FLAG_TEXT, offsetof(struct ctl, shape), VIZ | SUMMARY,
      "of the inputs, such as 'data=N,3,224,224;label=N'"},
-    {"expand", "IDS", FLAG_TEXT, offsetof(struct ctl, expand), VIZ, "blocks that are drawn in full, such as n12,n40"},
+    {"expand", "IDS", FLAG_TEXT, offsetof(struct ctl, expand), VIZ, "blocks that are drawn opened, such as n12,n40"},
     {"live", "", FLAG_ON, offsetof(struct ctl, live), VIZ | SUMMARY, "ask the store for what it knows of the parameters"},
     {"text", "", FLAG_ON, offsetof(struct ctl, as_text), VIZ, "numbered sentences instead of a drawing"},
 };
@@ -83,7 +84,8 @@ static const struct command {
      "  paramctl stats fc1_weight\n"},
     {"updater", "[get|set|check FILE|JSON]", 0, 2, ANYWHERE, run_updater, "the updater of a store",
      "  paramctl updater set '{\"type\": \"sgd\", \"learning_rate\": 0.1}'\n"
-     "  paramctl updater check rule.txt    a text in the updater language: what it needs and does; no daemon is asked\n"
+     "  paramctl updater set rule.txt      a text in the updater language, or a file with a document; - is stdin\n"
+     "  paramctl updater check rule.txt    what the text needs and does; no daemon is asked\n"
      "  paramctl updater check rule.txt --url tcp://127.0.0.1:7700    and what would become of a store's keys under it\n"
      "  paramctl updater check '{\"type\": \"adam\"}' --store s    the same of a document\n"},
     {"workers", "[dismiss NAME|RANK]", 0, 2, ANYWHERE, run_workers, "who has joined a store",

@@ -64,9 +64,9 @@ int complain_usage(const char *format, ...) __attribute__((format(printf, 1, 2))
 /* A handle that looks: at the daemon, or at the store. NULL: *code says. */
 struct paramd *open_daemon(const struct ctl *c, int *code);
 struct paramd *open_store(const struct ctl *c, int *code);
-/* A worker of the store, which has this type. */
-/* The bytes of a file, or of stdin for "-". NULL: what is wrong has been said. For free(). */
+/* The bytes of a file, or of stdin for "-", and a '\0'. NULL: what is wrong has been said. For free(). */
 char *read_file(const char *path, size_t *size);
+/* A worker of the store, which has this type. */
 struct paramd *open_worker(const struct ctl *c, const char *store, const char *type, int *code);
 
 /* Asks on a handle, or on one opened for it. Takes the document. The answer, or NULL with *code. */
@@ -84,7 +84,7 @@ struct column {
     enum look look;
 };
 
-/* Takes the document, prints it and answers 0. */
+/* Takes the document, prints it as REST does and answers the exit status. */
 int show_json(json_t *j);
 void print_table(const struct ctl *c, FILE *to, const json_t *items, const struct column *columns, size_t count);
 #define PRINT_TABLE(c, to, items, ...)                                                            \

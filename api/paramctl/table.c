@@ -1,5 +1,8 @@
 #include "api/paramctl/paramctl.h"
 
+#include "service/base/bytes.h"
+#include "web/json.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -9,9 +12,19 @@ enum { COLUMNS_MAX = 12, FACT_WIDTH = 11 };
 
 int show_json(json_t *j)
 {
-    json_dumpf(j, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY);
+    struct buf text = {0};
+
+    if (j != NULL) json_write(&text, j);
+    if (j == NULL || text.failed) {
+        json_decref(j);
+        buf_fini(&text);
+        complain_usage("no memory for the answer");
+        return EXIT_ERROR;
+    }
+    fwrite(text.at, 1, text.size, stdout);
     putchar('\n');
     json_decref(j);
+    buf_fini(&text);
     return 0;
 }
 

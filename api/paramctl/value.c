@@ -93,10 +93,10 @@ double value_at(const struct value *v, size_t index)
 
 static bool is_integer(int dtype) { return dtype_is_integer((enum dtype)dtype); }
 
-/* The shortest that reads back as the same number. */
+/* Reads back as the same number. Not from one digit on: ten is 10 and not 1e+01. */
 static void real_text(double x, bool is_double, char out[NUMBER_SIZE])
 {
-    for (int digits = 1; digits <= 17; digits++) {
+    for (int digits = is_double ? 15 : 6; digits <= 17; digits++) {
         snprintf(out, NUMBER_SIZE, "%.*g", digits, x);
         if (is_double ? strtod(out, NULL) == x : strtof(out, NULL) == (float)x) return;
     }

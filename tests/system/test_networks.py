@@ -268,7 +268,7 @@ class Command(unittest.TestCase):
         self.assertIn('No such file', self.run_it('viz', 'nothing.json', code=1))
         self.assertIn('none of default', self.run_it('viz', 'net.json', '--view', 'pretty', code=1))
         pathlib.Path(self.folder.name, 'bad.json').write_text('{"nodes": [')
-        self.assertIn('line 1', self.run_it('viz', 'bad.json', code=1))
+        self.assertIn('bad.json: line 1', self.run_it('viz', 'bad.json', code=1))
 
 
 class Daemon(unittest.TestCase):

@@ -246,7 +246,7 @@ class Values(Base):
             "i8": np.array([-128, 127], "int8"), "u8": np.array([0, 255], "uint8"), "i32": np.array([-2**31, 2**31 - 1], "int32"),
             "i64": np.array([[[2**53 + 1]]], "int64"), "scalar": np.array(1.5, "float32"), "none": np.zeros((0, 3), "float32"),
             "odd": np.array([np.nan, np.inf, -np.inf, 1], "float32"),
-            "8": np.array([8], "float32"), "changes": np.array([1, 2], "float32"), "slow": np.array([1], "float32"),
+            "tens": np.array([10, 100, 0.5], "float32"), "8": np.array([8], "float32"), "changes": np.array([1, 2], "float32"), "slow": np.array([1], "float32"),
             "large": np.arange(3 << 20, dtype="float32").reshape(3, 1024, 1024),
         }
         for name, value in cls.values.items():
@@ -263,6 +263,7 @@ class Values(Base):
         self.assertEqual(self.ctl("get", "scalar"), "scalar  float32 ()  version 1\n1.5\n")
         self.assertEqual(self.ctl("get", "none"), "none  float32 (0, 3)  version 1\n[]\n")
         self.assertIn("[ nan  inf -inf    1]", self.ctl("get", "odd"))
+        self.assertIn("[ 10 100 0.5]", self.ctl("get", "tens"))
         text = self.ctl("get", "large")
         self.assertLess(len(text), 3000)
         self.assertRegex(text, r"\[\[\[ +0 +1 +2 \.\.\. +1021 +1022 +1023\]")
@@ -404,6 +405,17 @@ class Values(Base):
         self.ctl("updater", "set", "{", "--store", "trained", status=USAGE, says="line 1")
         self.ctl("updater", "set", self.path("nope"), "--store", "trained", status=USAGE, says="nope")
         self.assertEqual(self.json("updater", "get", "--store", "trained")["updater"]["learning_rate"], 0.25)
+
+    def test_updater_set_takes_a_text_as_check_does(self):
+        self.ctl("call", "Create", '{"store": "told", "type": "dist_async"}')
+        with open(self.path("rule.txt"), "w") as file:
+            file.write("param lr = 0.1\nstored -= lr * grad\n")
+        self.assertIn("set;", self.ctl("updater", "set", self.path("rule.txt"), "--store", "told"))
+        self.assertEqual(json.loads(self.ctl("updater", "--store", "told"))["params"], {"lr": 0.1})
+        self.assertIn('"lr": 0.1', self.ctl("updater", "--store", "told"))  # as it was written
+        self.ctl("updater", "set", "-", "--store", "told", stdin="stored += gard\n", status=ERROR, says="did you mean 'grad'?")
+        self.assertIn("set;", self.ctl("updater", "set", "-", "--store", "told", stdin=" null\n"))
+        self.assertEqual(json.loads(self.ctl("updater", "--store", "told")), {"type": "assign"})
 
     def test_an_updater_that_does_not_fit_a_key_is_a_conflict(self):
         self.ctl("updater", "set", '{"type": "sgd", "learning_rate": 0.5}', status=CONFLICT, says="i")
