@@ -427,6 +427,7 @@ static void warn_stranger(const char *name, const char *near)
 /* What the command line asks for instead of a daemon; false: nothing. */
 static bool answer_asks(const struct settings *s)
 {
+    if (s->print || s->check) settings_strangers(warn_stranger);
     if (s->help) settings_help(stdout);
     else if (s->version) puts("paramd 0.1.0");
     else if (s->print) settings_print(s, stdout);

@@ -230,6 +230,8 @@ static enum status unknown_flag(const char *flag, size_t size, struct error *e)
     for (size_t i = 0; i < SETTING_COUNT; i++) names[i + 1] = rows[i].name;
     for (size_t i = 0; i < ASK_COUNT; i++) names[SETTING_COUNT + 1 + i] = asks[i].name;
     const char *near = nearest_name(bytes_of(flag, size), names);
+    if (near != NULL && strlen(near) == size && memcmp(near, flag, size) == 0) /* only --help=3 comes so far */
+        return error_set(e, REASON_BAD_ARGUMENT, "--%s takes no value", near);
     return error_set(e, REASON_BAD_ARGUMENT, near != NULL ? "--%.*s: no such flag; did you mean --%s?"
                                                           : "--%.*s: no such flag; see --help",
                      (int)(size < 80 ? size : 80), flag, near);
@@ -461,7 +463,8 @@ static enum status check_door(const struct settings *s, const char *flag, const 
     if (st != STATUS_OK) {
         char why[ERROR_TEXT_SIZE];
         memcpy(why, e->text, sizeof why);
-        return error_set(e, REASON_BAD_ARGUMENT, "--%s: %.400s", flag, why);
+        return error_set(e, REASON_BAD_ARGUMENT, "--%s: %.400s%s", flag, why,
+                         strcmp(flag, "bulk") == 0 ? "; off means no bulk door" : "");
     }
     if (a.ipc || is_local_host(a.host) || s->token_file != NULL || s->insecure) return STATUS_OK;
     return error_set(e, REASON_BAD_ARGUMENT, "--%s %.200s can be reached from other machines: give --token-file, or "

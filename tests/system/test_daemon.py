@@ -204,6 +204,7 @@ class Settings(unittest.TestCase):
 
     def test_check_config_tells_good_and_bad_without_starting(self):
         self.assertEqual(run("--check-config").stdout, "paramd: the settings are good\n")
+        self.assertIn("did you mean PARAMD_LOG?", run("--check-config", PARAMD_LGO="info").stderr)
         for text, words in (("lisen = x\n", ":1: 'lisen' is no setting; did you mean listen?"),
                             ("log = loud\n", ":1: log: 'loud'"), ("token-file = /nonexistent\n", "No such file"),
                             ("admin = 0.0.0.0:1\n", "--token-file"), ("listen = here\n", "--listen: ")):

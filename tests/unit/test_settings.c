@@ -182,6 +182,7 @@ TEST(every_fault_of_a_flag_is_told)
         {{"--lisen", "tcp://127.0.0.1:1"}, "--lisen: no such flag; did you mean --listen?"},
         {{"--confg=x"}, "did you mean --config?"},
         {{"--print-confi"}, "did you mean --print-config?"},
+        {{"--help=3"}, "--help takes no value"},
         {{"--utterly-else"}, "--utterly-else: no such flag; see --help"},
         {{"--listen"}, "--listen needs URL"},
         {{"--config"}, "--config needs FILE"},
@@ -313,7 +314,7 @@ TEST(urls_and_devices_are_checked_beforehand)
 {
     static const struct { const char *flag, *value, *says; } table[] = {
         {"--listen", "ws://127.0.0.1:1", "--listen: "}, {"--listen", "tcp://127.0.0.1", "--listen: "},
-        {"--listen", "tcp://127.0.0.1:70000", "--listen: "}, {"--bulk", "on", "--bulk: "}, {"--admin", "7780", "--admin: "},
+        {"--listen", "tcp://127.0.0.1:70000", "--listen: "}, {"--bulk", "on", "off means"}, {"--admin", "7780", "--admin: "},
         {"--probe", "127.0.0.1:x", "--probe: "},        {"--device", "tpu", "one of auto, cpu, cuda:N"},
         {"--device", "cuda:", "one of auto, cpu"},      {"--device", "cuda:0,", "cuda:N,M"},
         {"--device", "cuda:0,1,0", "none twice"},       {"--device", "cuda:0,,1", "cuda:N,M"},
