@@ -61,6 +61,7 @@ struct look {
     uint64_t keys, looked_at, now, then;
     uint64_t begin_anew;             /* keys whose count of updates does */
     uint64_t lost;                   /* of these, such as have something to lose that was not meant to go */
+    uint64_t parted;                 /* others, of which a slot goes while another begins */
     uint64_t rounded;                /* f16 and bf16 keys without a master */
     const struct key *large;         /* the largest under a rule that sees whole tensors */
     uint64_t *matched;               /* keys, by override */
@@ -78,20 +79,24 @@ static struct tally *tally_of(struct look *l, const char *name)
     return &l->tallies[l->tally_count++];
 }
 
-static void look_at_slots(struct look *l, const struct key *k, const struct state_outlook *o)
+static void look_at_slots(struct look *l, const struct key *k, bool stepped, const struct state_outlook *o)
 {
     const struct updater_use *old = &k->state.use;
-    bool goes_on[STEP_SLOTS_MAX] = {false};
+    bool goes_on[STEP_SLOTS_MAX] = {false}, goes = false, begins = false;
 
     for (unsigned i = 0; i < use_slots(&o->use); i++) {
         struct tally *t = tally_of(l, use_slot_name(&o->use, i));
+        begins |= o->origins[i].kind == ORIGIN_NEW;
         if (o->origins[i].kind == ORIGIN_NEW) t->anew++;
         else if (o->origins[i].kind == ORIGIN_KEPT) t->kept++;
         else t->converted++;
         if (o->origins[i].kind != ORIGIN_NEW) goes_on[o->origins[i].slot] = true;
     }
-    for (unsigned i = 0; k->state.updater != NULL && i < use_slots(old); i++)
+    for (unsigned i = 0; k->state.updater != NULL && i < use_slots(old); i++) {
+        goes |= !goes_on[i];
         if (!goes_on[i]) tally_of(l, use_slot_name(old, i))->dropped++;
+    }
+    l->parted += stepped && o->goes_on && goes && begins;
 }
 
 static void look_at_master(struct look *l, const struct key *k, const struct state_outlook *o)
@@ -120,7 +125,7 @@ static void look_at_key(struct look *l, const struct key *k)
     if (o.use.program == NULL && rule_is_whole(o.use.rule) && k->shape.size >= WHOLE_LARGE &&
         (l->large == NULL || k->shape.size > l->large->shape.size))
         l->large = k;
-    look_at_slots(l, k, &o);
+    look_at_slots(l, k, stepped, &o);
     look_at_master(l, k, &o);
     for (size_t i = 0; i < updater_overrides(l->u); i++) l->matched[i] += use_overridden(&o.use, i);
 }
@@ -168,6 +173,9 @@ static void warn_of_keys(json_t **list, const struct look *l, const struct store
     if (l->lost > 0)
         warn(list, "the state of %" PRIu64 " of the keys begins anew: %s needs slots that began together%s", l->lost,
              updater_type(l->u), l->how == STATES_KEEP ? "; states=convert makes of the present ones what can be made" : "");
+    if (l->parted > 0 && l->how == STATES_KEEP)
+        warn(list, "slots of %" PRIu64 " of the keys go, and the others that %s has begin anew; states=convert makes of the "
+             "present ones what can be made", l->parted, updater_type(l->u));
     if (l->rounded > 0)
         warn(list, "/multi_precision: %" PRIu64 " float16 or bfloat16 keys have no f32 master; what moves them by less "
              "than half a unit in the last place is lost", l->rounded);

@@ -592,6 +592,11 @@ class Updaters(Case):
                 kv.push(name, np.ones(kv.pull(name).shape, "float32"))
             kv.wait()
         self.assertEqual(self.report({"type": "adam"})[0]["state_bytes"]["now"], said["state_bytes"]["then"])
+        said = self.report({"type": "sgd", "momentum": 0.9})[0]  # keeps its count, and yet loses what it could have
+        self.assertEqual((len(said["warnings"]), said["begin_anew"]), (1, 0))
+        self.assertIn("slots of 3 of the keys go", said["warnings"][0])
+        self.assertEqual(self.report({"type": "sgd", "momentum": 0.9}, "convert")[0]["warnings"], [])
+        self.assertEqual(self.report({"type": "sgd"})[0]["warnings"], [])  # needs none
 
     def test_a_dry_run_warns_of_schedules_that_are_over_and_of_halves_without_masters(self):
         self.trained(["a"], {"type": "sgd"})

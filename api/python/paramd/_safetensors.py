@@ -82,7 +82,7 @@ def _read_header(path, f, size):
         raise _bad(path, f'{size} bytes are no safetensors file')
     length = struct.unpack('<Q', f.read(8))[0]
     if length > min(size - 8, _HEADER_MAX):
-        raise _bad(path, f'the header is said to have {length} bytes, the file has {size}')
+        raise _bad(path, f'no safetensors file, or cut off: by its first 8 bytes the header has {length} bytes, the file {size}')
     try:
         header = loads(f.read(length).decode('utf-8'))
     except (ValueError, RecursionError) as error:
