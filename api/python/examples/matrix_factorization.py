@@ -33,7 +33,7 @@ def build():
     user = sym.Embedding(data=user, input_dim=USERS, output_dim=WIDTH, name='user_embed')
     item = sym.Embedding(data=item, input_dim=ITEMS, output_dim=WIDTH, name='item_embed')
     product = user * item
-    rating = sym.Flatten(data=sym.sum_axis(data=product, axis=1, name='sum_ reducción'), name='rating')
+    rating = sym.Flatten(data=sym.sum_axis(data=product, axis=1, name='match'), name='rating')
     return sym.LinearRegressionOutput(data=rating, label=score, name='loss')
 
 
