@@ -70,10 +70,26 @@ function remember() {
   history.replaceState(null, "", "#" + h);
 }
 
+// The legend stays in sight, however long the network is.
+function showScale() {
+  const legend = svg().querySelector(".legend");
+  at("scale").replaceChildren();
+  if (!legend) return;
+  const scale = svg().cloneNode(false); // with its classes, of which the colours are
+  scale.append(legend);
+  at("scale").append(scale);
+  legend.removeAttribute("transform");
+  const {x, y, width, height} = legend.getBBox();
+  scale.setAttribute("viewBox", [x - 1, y - 1, width + 2, height + 2].join(" "));
+  scale.setAttribute("width", width + 2);
+  scale.setAttribute("height", height + 2);
+}
+
 function show(text) {
   const drawing = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
   const first = !svg();
   at("sheet").replaceChildren(document.importNode(drawing, true));
+  showScale();
   for (const b of boxes())
     if (b.dataset.key || b.classList.contains("group")) b.setAttribute("tabindex", "0");
   if (first || !zoom) fit(false);
