@@ -125,7 +125,7 @@ int run_keys(const struct ctl *c)
     if (c->json) return show_json(json_pack("{s:o,s:I}", "items", items, "total", total));
     PRINT_TABLE(c, stdout, items,
                 {"KEY", "key", LOOK_TEXT}, {"DTYPE", "dtype", LOOK_TEXT}, {"SHAPE", "shape", LOOK_SHAPE},
-                {"VERSION", "version", LOOK_NUMBER}, {"ID", "id", LOOK_NUMBER});
+                {"VERSION", "version", LOOK_NUMBER}, {"UPDATES", "updates", LOOK_NUMBER}, {"ID", "id", LOOK_NUMBER});
     size_t shown = json_array_size(items);
     if ((json_int_t)shown < total)
         printf("... %lld more; --limit 0 lists all\n", (long long)(total - (json_int_t)shown));

@@ -143,8 +143,8 @@ class Looking(Base):
 
     def test_keys_by_prefix_in_pages_and_as_json(self):
         head, *rows = self.table("keys")
-        self.assertEqual(head, ["KEY", "DTYPE", "SHAPE", "VERSION", "ID"])
-        self.assertEqual(rows[-1][:4], ["w", "float32", "(2, 3)", "1"])
+        self.assertEqual(head, ["KEY", "DTYPE", "SHAPE", "VERSION", "UPDATES", "ID"])
+        self.assertEqual(rows[-1][:5], ["w", "float32", "(2, 3)", "1", "0"])
         self.assertEqual(len(self.table("keys", "layer1")), 11)
         text = self.ctl("keys", "--limit", "5")
         self.assertEqual(len(text.splitlines()), 7)
