@@ -239,6 +239,16 @@ static enum status start_core(struct error *e)
     return server_new(&c, clock_ms(), &the.server, e);
 }
 
+/* What fails at a door or a port is told with the flag that gives it another address. */
+static enum status at_flag(const char *flag, enum status s, struct error *e)
+{
+    char why[ERROR_TEXT_SIZE];
+
+    if (s == STATUS_OK) return s;
+    memcpy(why, e->text, sizeof why);
+    return error_set(e, e->reason, "--%s: %.490s", flag, why);
+}
+
 typedef enum status open_door(const struct transport_config *, const char *, struct transport **, struct error *);
 
 static enum status add_door(open_door *open, const char *url, struct transport **out, struct error *e)
@@ -271,11 +281,12 @@ static enum status open_doors(struct error *e)
 
     /* Nine bytes to a Unix socket of libnanomsg's end the process, so there our own engine stands in for it. */
     for (unsigned i = 0; i < s->listen.count && st == STATUS_OK; i++)
-        st = add_door(is_unix(s->listen.at[i]) ? transport_sp_open : transport_nanomsg_open, s->listen.at[i], &t, e);
+        st = at_flag("listen", add_door(is_unix(s->listen.at[i]) ? transport_sp_open : transport_nanomsg_open,
+                                        s->listen.at[i], &t, e), e);
     if (st != STATUS_OK || (s->bulk != NULL && strcmp(s->bulk, "off") == 0)) return st;
     standard_bulk(s->listen.at[0], beside);
     const char *url = s->bulk != NULL ? s->bulk : beside;
-    st = add_door(transport_sp_open, url, &the.bulk, e);
+    st = at_flag("bulk", add_door(transport_sp_open, url, &the.bulk, e), e);
     if (st != STATUS_OK) return st;
     const char *path = transport_port(the.bulk) == 0 ? strstr(transport_url(the.bulk), "://") : NULL;
     server_set_bulk(the.server, transport_port(the.bulk), path != NULL ? path + 3 : NULL);
@@ -286,10 +297,10 @@ static enum status start_web(struct error *e)
 {
     struct http_config c = {.server = the.server, .mailbox = the.mailbox, .token = the.token,
                             .hosts = {the.settings.advertise}};
-    enum status s = http_start(&c, HTTP_ADMIN, the.settings.admin, &the.admin, e);
+    enum status s = at_flag("admin", http_start(&c, HTTP_ADMIN, the.settings.admin, &the.admin, e), e);
 
     c.beside = the.admin;
-    if (s == STATUS_OK) s = http_start(&c, HTTP_PROBE, the.settings.probe, &the.probe, e);
+    if (s == STATUS_OK) s = at_flag("probe", http_start(&c, HTTP_PROBE, the.settings.probe, &the.probe, e), e);
     return s;
 }
 
