@@ -416,10 +416,11 @@ static const struct device_ops cuda_ops = {
 
 static enum status not_usable(cudaError_t r, const char *what, struct error *e)
 {
+    const char *cure = r == cudaErrorInsufficientDriver ? " (no NVIDIA driver, or one older than the 580 series)" : "";
     char why[160];
 
     cuda_sentence(why, sizeof why, r, what);
-    return error_set(e, r == cudaErrorMemoryAllocation ? REASON_NO_MEMORY : REASON_SYSTEM, "%s", why);
+    return error_set(e, r == cudaErrorMemoryAllocation ? REASON_NO_MEMORY : REASON_SYSTEM, "%s%s", why, cure);
 }
 
 /* Without a driver this ends after a fraction of a millisecond. */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { CARDS_MAX = 64 };
 
@@ -59,6 +60,8 @@ enum status plugin_open(const struct device_plugin **out, struct error *e)
     enum status s = plugin_path(path, e);
 
     if (s != STATUS_OK) return s;
+    if (access(path, F_OK) != 0)
+        return error_set(e, REASON_UNIMPLEMENTED, "%s: there is no such file; `make` builds it where nvcc is", path);
     void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (so == NULL) return error_set(e, REASON_UNIMPLEMENTED, "%s", dlerror());
     p = dlsym(so, DEVICE_PLUGIN_SYMBOL);

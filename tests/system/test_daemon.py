@@ -230,7 +230,7 @@ class Settings(unittest.TestCase):
         none = {"PARAMD_CUDA_PLUGIN": "/nowhere/paramd-cuda.so"}
         done = run("--device", "cuda:0", **none)
         self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
-        self.assertIn("no usable GPU: /nowhere/paramd-cuda.so: ", done.stderr)
+        self.assertIn("no usable GPU: /nowhere/paramd-cuda.so: there is no such file; `make` builds it", done.stderr)
         with Running(env=none) as d:
             soon(lambda: "no usable GPU: /nowhere/paramd-cuda.so: " in d.log())
             self.assertEqual(d.fields["device"], "cpu")
