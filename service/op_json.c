@@ -575,14 +575,11 @@ static enum status delete_all(struct store *s, json_t *in, bool force, bool real
     json_array_foreach(json_object_get(in, "keys"), i, v) {
         struct key_name name;
         struct key *k = NULL;
-        char text[KEY_PRINT_SIZE];
         st = key_name_from_json(v, &name, e);
         if (st == STATUS_OK) k = store_key_find(s, &name);
         if (st == STATUS_OK && k == NULL) st = store_no_key(s, &name, e);
         if (st == STATUS_OK) st = check_seen(k, in, e);
-        if (st == STATUS_OK && !force && k->rounds[0] != NULL)
-            st = error_set(e, REASON_ROUND_OPEN, "a round of %s is open; wait for it, or force",
-                           key_name_print(&name, text));
+        if (st == STATUS_OK && !force) st = round_none_open(k, e);
         if (st == STATUS_OK && really) st = store_key_delete(s, k, force, e);
         if (st != STATUS_OK) break;
     }

@@ -114,11 +114,7 @@ void method_Push(struct request *r, const struct incoming *in)
 
 static enum status check_set(const struct batch *b, const struct key *k, struct error *e)
 {
-    char name[KEY_PRINT_SIZE];
-
-    if (b->force || k->rounds[0] == NULL) return STATUS_OK;
-    return error_set(e, REASON_ROUND_OPEN, "round %" PRIu64 " of %s is open; wait for it, or force",
-                     k->rounds[0]->step, key_name_print(&k->name, name));
+    return b->force ? STATUS_OK : round_none_open(k, e);
 }
 
 enum status set_open(struct batch *b, const struct entry *x, uint64_t sequence, struct staging **out,

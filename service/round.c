@@ -20,6 +20,15 @@ struct round *round_find(const struct key *k, uint64_t step)
     return NULL;
 }
 
+enum status round_none_open(const struct key *k, struct error *e)
+{
+    char name[KEY_PRINT_SIZE];
+
+    if (k->rounds[0] == NULL) return STATUS_OK;
+    return error_set(e, REASON_ROUND_OPEN, "round %" PRIu64 " of %s is open; wait for it, or let it fail by force (Python "
+                     "force=True, paramctl --force, REST ?force=true)", k->rounds[0]->step, key_name_print(&k->name, name));
+}
+
 bool round_has(const struct round *r, const struct worker *w) { return bits_get(r->bits, r->words, w->slot); }
 
 bool round_needs(const struct round *r, const struct worker *w)

@@ -33,6 +33,8 @@ struct round {
 
 /* The open round of this step, or NULL. */
 struct round *round_find(const struct key *k, uint64_t step);
+/* ROUND_OPEN for whoever would change or delete the key while a round of it is open; it says how to force that. */
+enum status round_none_open(const struct key *k, struct error *e);
 bool round_has(const struct round *r, const struct worker *w);
 bool round_needs(const struct round *r, const struct worker *w);
 

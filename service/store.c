@@ -242,10 +242,9 @@ enum status store_key_delete(struct store *s, struct key *k, bool force, struct 
 {
     char name[KEY_PRINT_SIZE];
     struct error why;
+    enum status st = force ? STATUS_OK : round_none_open(k, e);
 
-    if (!force && k->rounds[0] != NULL)
-        return error_set(e, REASON_ROUND_OPEN, "round %" PRIu64 " of %s is open; wait for it, or force",
-                         k->rounds[0]->step, key_name_print(&k->name, name));
+    if (st != STATUS_OK) return st;
     error_set(&why, REASON_KEY_DELETED, "%s was deleted from store '%s'", key_name_print(&k->name, name), s->name);
     k->deleted = true;
     remove_name(s, k);
@@ -349,7 +348,8 @@ static void start_if_complete(struct store *s)
 {
     if (s->started || s->joined < s->options.num_workers) return;
     s->started = true;
-    log_info("store", "'%s': job %" PRIu64 " starts with %u workers", s->name, s->job, s->members);
+    log_info("store", "'%s': job %" PRIu64 " starts with %u worker%s", s->name, s->job, s->members,
+             s->members == 1 ? "" : "s");
     LIST_EACH(struct round, r, node, &s->rounds) round_check(r);
     barriers_check(s);
 }

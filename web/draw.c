@@ -181,7 +181,8 @@ static struct network *find(struct exchange *x)
 {
     struct network *f = networks_hold(exchange_networks(x), x->name);
 
-    if (f == NULL) say_problem(x, REASON_NO_NETWORK, "there is no network '%.100s'; PUT its file here", x->name);
+    if (f == NULL) say_problem(x, REASON_NO_NETWORK, "there is no network '%.100s'; PUT its file to "
+                               "/v1/networks/NAME, and GET /v1/networks lists those that are there", x->name);
     return f;
 }
 

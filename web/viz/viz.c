@@ -283,7 +283,7 @@ static enum status give_shape(struct request *r, const char *name, const json_t 
 
     if (json_is_string(value) ? !viz_shape_read(json_string_value(value), &s) : s.ndim == VIZ_UNKNOWN)
         return error_set(r->e, REASON_BAD_ARGUMENT,
-                         "shapes: of '%.100s' it is no list of at most %d numbers (N stands for the batch)", name,
+                         "shape of '%.100s': no list of at most %d numbers (N stands for the batch)", name,
                          VIZ_DIMS);
     return viz_shape_give(&r->graph, name, &s, r->e);
 }
