@@ -465,6 +465,7 @@ class Daemon(unittest.TestCase):
         self.assertRegex(done.stdout, r'<b id="key">seen &lt;b&gt;</b>')
         self.assertRegex(done.stdout, r'<td>value</td><td class="n">1</td><td class="n">5</td>')
         self.assertIn('<td class="n bad">1</td>', done.stdout)
+        self.assertIn('<td class="n">1</td><td class="n">0</td><td class="n">16 B</td>', done.stdout)  # version, updates
         self.assertRegex(done.stdout, r'<svg class="bars"[^>]*><rect')
         self.assertNotIn('Content Security Policy', done.stderr)
         self.assertNotIn('Uncaught', done.stderr)

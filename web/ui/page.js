@@ -191,7 +191,7 @@ function showKeys(keys) {
     link.href = "#" + new URLSearchParams({store, ...(prefix && {prefix}), key: k.key});
     name.append(link);
     return row(name, make("td", k.dtype), make("td", k.shape.length ? k.shape.join(" × ") : "scalar"),
-      number(k.version), make("td", size(k.bytes), "n"), value);
+      number(k.version), number(k.updates), make("td", size(k.bytes), "n"), value);
   }));
 }
 
