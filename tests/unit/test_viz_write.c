@@ -241,6 +241,9 @@ TEST(keys_colour_their_boxes_and_the_legend_tells_the_scale)
     CHECK_SAYS(text_of(&out), "class=\"p q6\" data-key=\"item_weight\"");
     CHECK_SAYS(text_of(&out), "graph colored");
     buf_clear(&out);
+    CHECK_OK(render(file, "{'color': 'version', 'keys': [{'key': 'user_weight', 'version': 3}]}", &out, &e), &e);
+    CHECK_SAYS(text_of(&out), "<g class=\"b q3\" transform=\"translate(0 0)\"><rect"); /* one swatch, where the title begins */
+    buf_clear(&out);
     CHECK_OK(render(file, "{'color': 'norm'}", &out, &e), &e);
     CHECK_SAYS(text_of(&out), "not known of any parameter");
     buf_clear(&out);

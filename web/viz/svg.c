@@ -301,7 +301,7 @@ static void write_box(struct buf *out, const struct viz_picture *p, uint32_t i)
 
 static void write_legend(struct buf *out, const struct viz_picture *p, double y)
 {
-    bool any = false;
+    int count = 0;
 
     if (p->legend.title == NULL) return;
     buf_format(out, "<g class=\"legend\" transform=\"translate(%d ", MARGIN);
@@ -309,11 +309,10 @@ static void write_legend(struct buf *out, const struct viz_picture *p, double y)
     buf_text(out, ")\">");
     for (int i = 0; i < QUANTA; i++) {
         if (p->legend.texts[i] == NULL) continue;
-        any = true;
         buf_format(out,
                    "<g class=\"b q%d\" transform=\"translate(%d 0)\"><rect width=\"%d\" height=\"18\"/><text "
                    "x=\"%d\" y=\"13\">",
-                   i, i * SWATCH, SWATCH, SWATCH / 2);
+                   i, count++ * SWATCH, SWATCH, SWATCH / 2);
         struct buf fit = {0};
         viz_text_fit(&fit, p->legend.texts[i], SMALL_SIZE, false, SWATCH - 6);
         buf_add(&fit, "", 1);
@@ -321,8 +320,8 @@ static void write_legend(struct buf *out, const struct viz_picture *p, double y)
         buf_fini(&fit);
         buf_text(out, "</text></g>");
     }
-    buf_format(out, "<text class=\"n s\" x=\"0\" y=\"%d\">%s%s</text></g>\n", any ? 34 : 13, p->legend.title,
-               any ? "" : ": not known of any parameter");
+    buf_format(out, "<text class=\"n s\" x=\"0\" y=\"%d\">%s%s</text></g>\n", count > 0 ? 34 : 13, p->legend.title,
+               count > 0 ? "" : ": not known of any parameter");
 }
 
 void viz_write_svg(struct buf *out, const struct viz_picture *p, const char *title, bool with_style)
