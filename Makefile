@@ -79,6 +79,7 @@ $(OUT)/paramd: $(OBJ)/service/main.o $(call objects,$(DAEMON_SOURCES))
 	$(call say,LD) $(CC) $(CFLAGS) -rdynamic $^ $(LIBS) -ldl -o $@
 
 $(OUT)/paramctl: $(OBJ)/api/paramctl/main.o $(OBJ)/all.a
+	@mkdir -p $(@D)
 	$(call say,LD) $(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@
 
 $(OUT)/libparamd.so: $(call objects,$(CLIENT_SOURCES))
@@ -86,6 +87,7 @@ $(OUT)/libparamd.so: $(call objects,$(CLIENT_SOURCES))
 	$(call say,LD) $(CC) $(CFLAGS) -shared -Wl,-soname,libparamd.so $^ $(CLIENT_LIBS) -ldl -o $@
 
 $(OUT)/libparamd.a: $(call objects,$(CLIENT_SOURCES))
+	@mkdir -p $(@D)
 	@rm -f $@
 	$(call say,AR) ar rcs $@ $^
 
