@@ -86,6 +86,16 @@ static bool add_token(const struct ctl *c, json_t *options)
     return true;
 }
 
+/* The library says which call failed; whoever typed `stores` created nothing. */
+static int complain_of_opening(const struct ctl *c, struct paramd_error *e)
+{
+    static const char call[] = "create: ";
+    size_t size = sizeof call - 1;
+
+    if (strncmp(e->text, call, size) == 0) memmove(e->text, e->text + size, strlen(e->text + size) + 1);
+    return complain(c, e);
+}
+
 /* Takes the options. */
 static struct paramd *open_handle(const struct ctl *c, const char *type, json_t *options, int *code)
 {
@@ -97,7 +107,7 @@ static struct paramd *open_handle(const struct ctl *c, const char *type, json_t 
     if (c->timeout > 0) json_object_set_new(options, "connect_timeout", json_real(c->timeout));
     if (!add_token(c, options)) *code = EXIT_USAGE;
     else if ((text = json_dumps(options, JSON_COMPACT)) == NULL) *code = complain_usage("a name is no UTF-8");
-    else if (paramd_create(type, text, &kv, &e) != 0) *code = complain(c, &e);
+    else if (paramd_create(type, text, &kv, &e) != 0) *code = complain_of_opening(c, &e);
     free(text);
     json_decref(options);
     return kv;

@@ -90,7 +90,9 @@ class Usage(Base):
 
     def test_nobody_there_is_unavailable_and_says_how_to_start_one(self):
         for command in ("info", "health", "stores", "top"):
-            self.ctl(command, "--url", "tcp://127.0.0.1:1", "--timeout", "0.5", status=UNAVAILABLE, says="paramd --listen")
+            self.ctl(command, "--url", "tcp://127.0.0.1:1", "--timeout", "0.5", status=UNAVAILABLE,
+                     says="paramctl: no connection to tcp://127.0.0.1:1 for 0.5 s")
+            self.ctl(command, "--url", "tcp://127.0.0.1:1", "--timeout", "0.1", status=UNAVAILABLE, says="paramd --listen")
 
     def test_a_url_that_is_none_is_an_error(self):
         self.ctl("info", "--url", "http://127.0.0.1:1", status=ERROR, says="http://127.0.0.1:1")
