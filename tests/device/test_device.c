@@ -74,7 +74,11 @@ static struct device *device_open(int kind, unsigned n)
     return outer;
 }
 
-static bool there_is(unsigned i) { return devices[i].kind != SIM || sim_present(); }
+static bool there_is(unsigned i)
+{
+    if (sim_replaced()) return devices[i].kind == SIM && devices[i].n == 3;
+    return devices[i].kind != SIM || sim_present();
+}
 
 static void check_clean(int kind)
 {

@@ -7,6 +7,7 @@
 #include "service/base/mem.h"
 #include "service/updater.h"
 #include "tests/lib/late_device.h"
+#include "tests/lib/sim_device.h"
 #include "tests/lib/test.h"
 
 #include <jansson.h>
@@ -323,6 +324,19 @@ TEST(texts_give_the_bits_of_the_rules_on_a_late_device)
     struct device *d = NULL;
     CHECK_OK(late_device_new(7, &d, &error), &error);
     run_all(d, DTYPE_f32);
+}
+
+TEST(texts_give_the_bits_of_the_rules_on_a_gpu)
+{
+    static const enum dtype types[] = {DTYPE_f32, DTYPE_f64, DTYPE_f16, DTYPE_bf16};
+
+    if (!sim_present()) test_skip("the stand-in for CUDA was not built: it needs CUDA's headers");
+    for (unsigned i = 0; i < 4; i++) {
+        struct device *d = NULL;
+        CHECK_OK(sim_device_new(i, &d, &error), &error);
+        run_all(d, types[i]);
+        if (sim_remains() != NULL) test_fail(__FILE__, __LINE__, "%s", sim_remains());
+    }
 }
 
 /* The names of the catalogue without a pair are those that cannot have one. */

@@ -11,6 +11,7 @@
 #include "gpu/rules.h"
 #include "service/base/mem.h"
 #include "service/updater.h"
+#include "tests/lib/sim_device.h"
 #include "tests/lib/test.h"
 
 #include <float.h>
@@ -554,10 +555,43 @@ static void put(enum dtype t, void *at, size_t i, double v)
     }
 }
 
+/* The steps are a GPU's. Its memory is out of the CPU's reach: `host` is then an image of the test's own, which goes up
+ * before the first step, the gradient before each, and comes down where it is looked at. */
+static bool on_gpu;
+
+static unsigned step_count(void) { return on_gpu && !sim_replaced() ? 3 : STEPS; }   /* each waits */
+static bool alone(const struct run *r) { return dtype_is_half(r->type) && !r->use.has_master; }
+
 static void room(struct run *r, struct dmem *m, size_t size)
 {
     CHECK_OK(device_mem_new(r->device, size, m, &r->error), &r->error);
+    if (on_gpu) CHECK((m->host = mem_new(m->size)) != NULL);
     memset(m->host, 0, m->size);
+}
+
+static void room_free(struct dmem *m)
+{
+    if (on_gpu) mem_free(m->host);
+    device_mem_free(m);
+}
+
+static void up(struct run *r, struct dmem m) { CHECK_EQ(device_upload(r->queue, m, 0, m.host, m.size), STATUS_OK); }
+static void down(struct run *r, struct dmem m) { CHECK_EQ(device_download(r->queue, m.host, m, 0, m.size), STATUS_OK); }
+
+static void images(struct run *r, void (*move)(struct run *r, struct dmem m))
+{
+    if (!on_gpu) return;
+    move(r, r->value);
+    if (r->use.has_master) move(r, r->master);
+    for (unsigned i = 0; i < SLOTS; i++) move(r, r->slots[i]);
+}
+
+static void wait_for(struct run *r)
+{
+    uint64_t mark;
+
+    CHECK_EQ(device_record(r->queue, &mark), STATUS_OK);
+    CHECK_EQ(device_wait(r->queue, mark), STATUS_OK);
 }
 
 static const int64_t dims[2] = {ROWS, COLUMNS}, dim = COUNT;
@@ -569,7 +603,7 @@ static void run_open(struct run *r, const char *document, enum dtype type, unsig
     *r = (struct run){.type = type, .arithmetic = dtype_sum(type), .product = 1};
     CHECK_OK(updater_parse(bytes_text(document), &r->updater, &r->error), &r->error);
     updater_use(r->updater, &key, type, &r->use);
-    CHECK_OK(cpu_device_new(1, &r->device, &r->error), &r->error);
+    CHECK_OK(on_gpu ? sim_device_new(ndim, &r->device, &r->error) : cpu_device_new(1, &r->device, &r->error), &r->error);
     CHECK_OK(device_queue_new(r->device, &r->queue, &r->error), &r->error);
     room(r, &r->value, COUNT * dtype_size(type));
     room(r, &r->last, COUNT * dtype_size(type));
@@ -582,9 +616,9 @@ static void run_open(struct run *r, const char *document, enum dtype type, unsig
 static void run_close(struct run *r)
 {
     device_queue_free(r->queue);
-    device_mem_free(&r->value), device_mem_free(&r->sum), device_mem_free(&r->last);
-    device_mem_free(&r->master), device_mem_free(&r->scratch);
-    for (unsigned i = 0; i < SLOTS; i++) device_mem_free(&r->slots[i]);
+    room_free(&r->value), room_free(&r->sum), room_free(&r->last);
+    room_free(&r->master), room_free(&r->scratch);
+    for (unsigned i = 0; i < SLOTS; i++) room_free(&r->slots[i]);
     device_free(r->device);
     updater_drop(r->updater);
 }
@@ -600,7 +634,11 @@ static void run_step(struct run *r)
     for (unsigned i = 0; i < rule_slots(s.rule); i++) s.slots[i] = r->slots[i];
     if (r->use.has_master) s.master = r->master;
     if (step_scratch_size(s.rule, COUNT) > 0) s.scratch = r->scratch;
+    if (r->t == 1) images(r, up);
+    if (on_gpu) up(r, r->sum), up(r, r->last);
     CHECK_EQ(device_step(r->queue, &s), STATUS_OK);
+    if (r->t == step_count() || alone(r)) images(r, down);
+    if (on_gpu) wait_for(r);
 }
 
 static double uniform(uint64_t *random) { return (double)(rng_next(random) >> 11) * 0x1p-52 - 1; }
@@ -649,12 +687,11 @@ static double unit(enum dtype t, double v)
 static void compare(const struct run *r, const struct reference *ref, size_t c, const char *document, unsigned t)
 {
     double eps = eps_of(r->arithmetic), tolerance = cases[c].slack * eps;
-    bool rounded = dtype_is_half(r->type) && !r->use.has_master;
 
     for (size_t i = 0; i < COUNT; i++) {
         double got = r->use.has_master ? get(r->arithmetic, r->master.host, i) : get(r->type, r->value.host, i);
         double want = (double)ref->w[i], error = fabs(got - want), limit = tolerance;
-        if (rounded) limit += unit(r->type, want);
+        if (alone(r)) limit += unit(r->type, want);
         else if (error / eps > worst[c][r->type]) worst[c][r->type] = error / eps;
         if (!(error <= limit))
             test_fail(__FILE__, __LINE__, "%s %s, step %u, element %zu: %.17g, not %.17g (%g eps)", document,
@@ -674,14 +711,13 @@ static void fifty_steps(size_t c, const char *document, enum dtype type, unsigne
     CHECK(ref.document != NULL);
     fill_value(&r, &random);
     take_state(&r, &ref);
-    bool alone = dtype_is_half(type) && !r.use.has_master;
-    for (unsigned t = 1; t <= STEPS; t++) {
-        if (alone) take_state(&r, &ref);
+    for (unsigned t = 1; t <= step_count(); t++) {
+        if (alone(&r)) take_state(&r, &ref);
         ref.t = t;
         fill_gradient(&r, &ref, &random);
         cases[c].reference(&ref);
         run_step(&r);
-        if (alone || t == STEPS) compare(&r, &ref, c, document, t);
+        if (alone(&r) || t == step_count()) compare(&r, &ref, c, document, t);
     }
     for (size_t i = 0; i < COUNT && r.use.has_master; i++) {
         char value[8];
@@ -701,6 +737,7 @@ static void all_combinations(size_t c, bool precise, enum dtype type)
 
     for (unsigned bits = 0; bits < (row->common ? 8 : 1); bits++) {
         if ((bits & 1) != 0 && !has_wd) continue;
+        if (on_gpu && row->common && bits != (has_wd ? 7 : 6)) continue;
         int n = snprintf(document, sizeof document, "{\"type\": \"%s\"%s%s", cases[c].updater,
                          cases[c].options[0] != '\0' ? ", " : "", cases[c].options);
         if (row->common)
@@ -1003,4 +1040,18 @@ TEST(sgld_moves_by_half_the_rate_and_by_its_root_times_normal_noise)
     CHECK_NEAR(mean, 0, 5 / sqrt(n));
     CHECK_NEAR(square, 1, 5 * sqrt(2 / n));
     CHECK_NEAR(along, 0, 5 / sqrt(n));
+}
+
+/* ---- on a GPU: the last, since one that fails leaves on_gpu as it is ---------------------------------------------- */
+
+TEST(every_updater_agrees_with_its_formula_on_a_gpu)
+{
+    static const enum dtype types[] = {DTYPE_f32, DTYPE_f64, DTYPE_f16, DTYPE_bf16};
+
+    if (!sim_present()) test_skip("the stand-in for CUDA was not built: it needs CUDA's headers");
+    on_gpu = true;
+    for (unsigned i = 0; i < 4; i++) all_cases(types[i], true);
+    all_cases(DTYPE_bf16, false);
+    on_gpu = false;
+    if (sim_remains() != NULL) test_fail(__FILE__, __LINE__, "%s", sim_remains());
 }

@@ -8,8 +8,13 @@
 
 struct device_plugin;
 
-/* Whether it was built beside this test. */
+/* Whether it was built beside this test, or another plug-in is told. */
 bool sim_present(void);
+/* Whether PARAMD_TEST_PLUGIN tells the absolute path of a plug-in to take in place of the stand-in's: on a machine with a
+ * GPU that of the GPU (tests/gpu/check.sh). Then a device is card 0 of it, whatever the seed, the calls at the end of this
+ * file are not there, and a suite for every device takes this one alone. PARAMD_TEST_CHUNK is its size of a chunk of memory:
+ * 1 makes each piece an allocation of its own, for compute-sanitizer. */
+bool sim_replaced(void);
 /* The stand-in anew, and a device on it. What runs when follows from the seed: of three that follow one another one is
  * lazy, one random, one eager. Every piece of memory is an allocation of its own, so that the address sanitizer sees where
  * it ends. At most one at a time. */
