@@ -54,7 +54,7 @@ objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
 TEST_BINS := $(patsubst tests/%.c,$(OUT)/tests/%,$(TESTS))
 BENCH_BINS := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(BENCHES))
 
-.PHONY: all cuda deps demo run test test-bins test-long bench bench-bins fuzz-bins fuzz-long help clean
+.PHONY: all cuda gpu-check-bundle deps demo run test test-bins test-long bench bench-bins fuzz-bins fuzz-long help clean
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -183,6 +183,18 @@ $(OUT)/paramd-cusim.so:
 	@echo "$@ is not built: no CUDA headers in $(CUDA_HOME)"
 endif
 
+# ---- the check on a GPU ------------------------------------------------------------------------------------------
+
+# build/paramd-gpu-check.tar.gz is all that tests/gpu/check.sh wants: nothing is built on the machine that has the GPU.
+# tests/system/test_gpu_check.py makes one with the stand-in's plug-in in place of the real one, and runs it.
+GPU_CHECK_PARTS := paramd libparamd.so tests/device/test_device tests/device/test_rules tests/device/test_program \
+	tests/unit/test_store tests/gpu/bench_gpu
+$(OUT)/tests/gpu/bench_gpu: $(OBJ)/tests/gpu/bench_gpu.o $(OBJ)/tests/bench/bench.o $(OBJ)/all.a
+	@mkdir -p $(@D)
+	$(call say,LD) $(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@
+gpu-check-bundle: $(addprefix build/,$(GPU_CHECK_PARTS)) build/paramd-cuda.so
+	@sh tests/gpu/bundle.sh build/paramd-cuda.so build/paramd-gpu-check.tar.gz
+
 # ---- what the build needs ---------------------------------------------------------------------------------------
 
 # What these packages are for stands in README.md.
@@ -216,7 +228,7 @@ demo: deps-run all
 run: all
 	@build/paramd
 
-test-bins: $(TEST_BINS) $(if $(HAVE_CUDA),$(OUT)/paramd-cusim.so)
+test-bins: $(TEST_BINS) $(OUT)/tests/gpu/bench_gpu $(if $(HAVE_CUDA),$(OUT)/paramd-cusim.so)
 
 # The unit, device and system tests in release and asan builds, those with threads in a tsan build, the Python tests,
 # the document checks, and each fuzzer for FUZZ_SECONDS. All of it on a machine without a GPU, traffic on loopback only.
@@ -265,6 +277,7 @@ help:
 	@echo "make test       all tests (about 10 minutes on 2 cores); make test-long for more"
 	@echo "make bench      push, pull and update in figures on this machine, beside others"
 	@echo "make fuzz-long  each fuzzer for an hour"
+	@echo "make gpu-check-bundle  a tar to unpack on a machine with a GPU, and check.sh in it to run there"
 	@echo "make deps       installs the Debian packages that are missing; the targets above do so themselves"
 	@echo "BUILD=release|debug|asan|tsan  CC=gcc|clang  V=1"
 

@@ -557,21 +557,21 @@ static void put(enum dtype t, void *at, size_t i, double v)
 
 /* The steps are a GPU's. Its memory is out of the CPU's reach: `host` is then an image of the test's own, which goes up
  * before the first step, the gradient before each, and comes down where it is looked at. */
-static bool on_gpu;
+static struct device *gpu;       /* NULL: the CPU */
 
-static unsigned step_count(void) { return on_gpu && !sim_replaced() ? 3 : STEPS; }   /* each waits */
+static unsigned step_count(void) { return gpu != NULL && !sim_replaced() ? 3 : STEPS; }   /* each waits */
 static bool alone(const struct run *r) { return dtype_is_half(r->type) && !r->use.has_master; }
 
 static void room(struct run *r, struct dmem *m, size_t size)
 {
     CHECK_OK(device_mem_new(r->device, size, m, &r->error), &r->error);
-    if (on_gpu) CHECK((m->host = mem_new(m->size)) != NULL);
+    if (gpu != NULL) CHECK((m->host = mem_new(m->size)) != NULL);
     memset(m->host, 0, m->size);
 }
 
 static void room_free(struct dmem *m)
 {
-    if (on_gpu) mem_free(m->host);
+    if (gpu != NULL) mem_free(m->host);
     device_mem_free(m);
 }
 
@@ -580,7 +580,7 @@ static void down(struct run *r, struct dmem m) { CHECK_EQ(device_download(r->que
 
 static void images(struct run *r, void (*move)(struct run *r, struct dmem m))
 {
-    if (!on_gpu) return;
+    if (gpu == NULL) return;
     move(r, r->value);
     if (r->use.has_master) move(r, r->master);
     for (unsigned i = 0; i < SLOTS; i++) move(r, r->slots[i]);
@@ -603,7 +603,8 @@ static void run_open(struct run *r, const char *document, enum dtype type, unsig
     *r = (struct run){.type = type, .arithmetic = dtype_sum(type), .product = 1};
     CHECK_OK(updater_parse(bytes_text(document), &r->updater, &r->error), &r->error);
     updater_use(r->updater, &key, type, &r->use);
-    CHECK_OK(on_gpu ? sim_device_new(ndim, &r->device, &r->error) : cpu_device_new(1, &r->device, &r->error), &r->error);
+    if (gpu != NULL) r->device = gpu;
+    else CHECK_OK(cpu_device_new(1, &r->device, &r->error), &r->error);
     CHECK_OK(device_queue_new(r->device, &r->queue, &r->error), &r->error);
     room(r, &r->value, COUNT * dtype_size(type));
     room(r, &r->last, COUNT * dtype_size(type));
@@ -619,7 +620,7 @@ static void run_close(struct run *r)
     room_free(&r->value), room_free(&r->sum), room_free(&r->last);
     room_free(&r->master), room_free(&r->scratch);
     for (unsigned i = 0; i < SLOTS; i++) room_free(&r->slots[i]);
-    device_free(r->device);
+    if (gpu == NULL) device_free(r->device);
     updater_drop(r->updater);
 }
 
@@ -635,10 +636,10 @@ static void run_step(struct run *r)
     if (r->use.has_master) s.master = r->master;
     if (step_scratch_size(s.rule, COUNT) > 0) s.scratch = r->scratch;
     if (r->t == 1) images(r, up);
-    if (on_gpu) up(r, r->sum), up(r, r->last);
+    if (gpu != NULL) up(r, r->sum), up(r, r->last);
     CHECK_EQ(device_step(r->queue, &s), STATUS_OK);
     if (r->t == step_count() || alone(r)) images(r, down);
-    if (on_gpu) wait_for(r);
+    if (gpu != NULL) wait_for(r);
 }
 
 static double uniform(uint64_t *random) { return (double)(rng_next(random) >> 11) * 0x1p-52 - 1; }
@@ -737,7 +738,7 @@ static void all_combinations(size_t c, bool precise, enum dtype type)
 
     for (unsigned bits = 0; bits < (row->common ? 8 : 1); bits++) {
         if ((bits & 1) != 0 && !has_wd) continue;
-        if (on_gpu && row->common && bits != (has_wd ? 7 : 6)) continue;
+        if (gpu != NULL && row->common && bits != (has_wd ? 7 : 6)) continue;
         int n = snprintf(document, sizeof document, "{\"type\": \"%s\"%s%s", cases[c].updater,
                          cases[c].options[0] != '\0' ? ", " : "", cases[c].options);
         if (row->common)
@@ -1042,16 +1043,18 @@ TEST(sgld_moves_by_half_the_rate_and_by_its_root_times_normal_noise)
     CHECK_NEAR(along, 0, 5 / sqrt(n));
 }
 
-/* ---- on a GPU: the last, since one that fails leaves on_gpu as it is ---------------------------------------------- */
+/* ---- on a GPU: the last, since one that fails leaves it open ---------------------------------------------- */
 
 TEST(every_updater_agrees_with_its_formula_on_a_gpu)
 {
     static const enum dtype types[] = {DTYPE_f32, DTYPE_f64, DTYPE_f16, DTYPE_bf16};
+    struct error e;
 
     if (!sim_present()) test_skip("the stand-in for CUDA was not built: it needs CUDA's headers");
-    on_gpu = true;
+    CHECK_OK(sim_device_new(4, &gpu, &e), &e);
     for (unsigned i = 0; i < 4; i++) all_cases(types[i], true);
     all_cases(DTYPE_bf16, false);
-    on_gpu = false;
+    device_free(gpu);
+    gpu = NULL;
     if (sim_remains() != NULL) test_fail(__FILE__, __LINE__, "%s", sim_remains());
 }
