@@ -104,5 +104,7 @@ class GpuCheck(unittest.TestCase):
 if __name__ == "__main__":
     result = unittest.main(exit=False, verbosity=0).result
     bad, skipped = len(result.failures) + len(result.errors), len(result.skipped)
+    for why in sorted({why for _, why in result.skipped}):
+        print(f"skipped: {why}")
     print(f"{result.testsRun - bad - skipped} passed, {bad} failed, {skipped} skipped")
     raise SystemExit(bad > 0)
