@@ -40,6 +40,16 @@ bool cards_parse(const char *name, struct cards *out)
     return true;
 }
 
+/* "cuda:0,1", and the card's own name; cards of one daemon are alike. */
+static void name_all(struct device *d, const struct cards *c, const struct device *first)
+{
+    size_t at = 0;
+
+    for (unsigned i = 0; i < c->count && at < sizeof d->name; i++)
+        at += (size_t)snprintf(d->name + at, sizeof d->name - at, "%s%u", i == 0 ? "cuda:" : ",", c->numbers[i]);
+    snprintf(d->card, sizeof d->card, "%s", first->card);
+}
+
 enum status cards_open(const struct cards *c, uint64_t memory_max, struct device **out, struct error *e)
 {
     struct device *members[ARRAY_MEMBERS_MAX];
@@ -51,7 +61,11 @@ enum status cards_open(const struct cards *c, uint64_t memory_max, struct device
         s = cuda_device_new(&card, &members[opened], e);
         if (s == STATUS_OK) opened++;
     }
-    if (s == STATUS_OK && c->count > 1) return array_device_new(members, opened, 0, out, e);
+    if (s == STATUS_OK && c->count > 1) {
+        s = array_device_new(members, opened, 0, out, e);        /* takes them also when it fails */
+        if (s == STATUS_OK) name_all(*out, c, array_member(*out, 0));
+        return s;
+    }
     if (s == STATUS_OK) *out = members[0];
     for (unsigned i = 0; i < opened && s != STATUS_OK; i++) device_free(members[i]);
     return s;

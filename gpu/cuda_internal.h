@@ -17,7 +17,6 @@
 
 enum {
     RING_SLOTS = 4,
-    RING_SLOT_SIZE = 4 << 20,        /* 76 us of a PCIe 5 x16: ten times what starting a copy costs */
     FLAGS_MAX = 1024,                /* integer work whose flags nobody has read yet */
     STATS_AT_ONCE = 8, STATS_BLOCKS = 128,
     EVENTS_KEPT = 256,
@@ -142,6 +141,7 @@ struct cuda {
     unsigned event_count;
     struct ring_slot ring[RING_SLOTS];
     unsigned ring_next;
+    size_t slot_size;
     uint32_t *flags;                         /* pinned */
     struct places free_flags;
     struct stats (*stats)[STATS_BLOCKS];     /* pinned */

@@ -283,7 +283,7 @@ bool launch_upload(struct cuda *c, struct item *it)
     for (size_t at = 0, n; at < it->count; at += n) {
         struct ring_slot *s = slot_take(c);
         if (s == NULL) return false;
-        n = it->count - at < RING_SLOT_SIZE ? it->count - at : RING_SLOT_SIZE;
+        n = it->count - at < c->slot_size ? it->count - at : c->slot_size;
         memcpy(s->at, (const char *)it->from + at, n);
         if (!cuda_ok(c, cudaMemcpyAsync((char *)it->to + at, s->at, n, cudaMemcpyHostToDevice, it->queue->stream),
                      "copying up") || !slot_given(c, s, it, NULL, n)) return false;
@@ -299,7 +299,7 @@ bool launch_download(struct cuda *c, struct item *it)
     for (size_t at = 0, n; at < it->count; at += n) {
         struct ring_slot *s = slot_take(c);
         if (s == NULL) return false;
-        n = it->count - at < RING_SLOT_SIZE ? it->count - at : RING_SLOT_SIZE;
+        n = it->count - at < c->slot_size ? it->count - at : c->slot_size;
         if (!cuda_ok(c, cudaMemcpyAsync(s->at, (const char *)it->from + at, n, cudaMemcpyDeviceToHost, it->queue->stream),
                      "copying down") || !slot_given(c, s, it, (char *)it->to + at, n)) return false;
     }

@@ -133,7 +133,7 @@ struct device {
     uint64_t work_count;             /* work calls accepted */
     bool lost;
     char why[160];                   /* of a lost one: what its back end said */
-    char name[16];                   /* "cuda:0"; empty: the kind will do */
+    char name[48];                   /* "cuda:0"; empty: the kind will do */
     char card[96];                   /* what the maker calls it: "NVIDIA H200"; empty: no name */
     struct error error;              /* the last refusal, see device_error */
 };
@@ -150,7 +150,7 @@ enum status cpu_device_new(unsigned threads, struct device **out, struct error *
 /* Every queue and every piece of memory must have been freed. NULL is nothing. */
 void device_free(struct device *d);
 
-const char *device_kind(const struct device *d);               /* "cpu", "cuda:0" */
+const char *device_kind(const struct device *d);               /* "cpu", "cuda:0", "cuda:0,1" */
 /* Why the last call that did not answer OK did so: the sentence for calls that have no `e`. The device's own; the next
  * refusal writes over it. */
 const struct error *device_error(const struct device *d);

@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* Of cudaError_t; the tests of the plug-in compile where CUDA is not. */
-enum { OUT_OF_MEMORY = 2, UNKNOWN_ERROR = 999 };
+enum { SLOT_SIZE = 64 << 10, OUT_OF_MEMORY = 2, UNKNOWN_ERROR = 999 };
 
 static struct error error;
 
@@ -287,7 +287,7 @@ TEST(a_hard_limit_is_said_with_figures_and_changes_nothing_else)
     struct device *d = open_sim(4), *small = NULL;
     struct dmem a, b;
 
-    CHECK_OK(cuda_device_new(&(struct card){.number = 1, .memory_max = 1 << 20, .chunk_size = 64 << 10}, &small, &error), &error);
+    CHECK_OK(cuda_device_new(&(struct card){.number = 1, .memory_max = 1 << 20, .chunk_size = 64 << 10, .slot_size = SLOT_SIZE}, &small, &error), &error);
     a = room(small, 900 << 10);
     CHECK_EQ(device_mem_new(small, 200 << 10, &b, &error), STATUS_RESOURCE_EXHAUSTED);
     CHECK_SAYS(error.text, "no memory of the GPU for 204800 bytes: 921600 of at most 1048576 are taken");
@@ -381,7 +381,7 @@ static void failing_life(const char *function, int nth, int why, unsigned *hits)
     CHECK_OK(sim_device_new(3 + (unsigned)nth % 3, &d, &error), &error);
     device_free(d);
     sim_fail(function, nth, why);
-    struct card card = {.number = 1, .chunk_size = 1};
+    struct card card = {.number = 1, .chunk_size = 1, .slot_size = SLOT_SIZE};
     enum status s = cuda_device_new(&card, &d, &error);
     if (s != STATUS_OK) {
         CHECK(s == STATUS_UNAVAILABLE || s == STATUS_RESOURCE_EXHAUSTED);
@@ -451,7 +451,7 @@ TEST(every_failing_allocation_of_the_plug_in_is_a_status)
         CHECK_OK(sim_device_new(4, &d, &error), &error);
         device_free(d);
         sim_plugin()->mem_fault_at(n);
-        enum status s = cuda_device_new(&(struct card){.chunk_size = 1}, &d, &error);
+        enum status s = cuda_device_new(&(struct card){.chunk_size = 1, .slot_size = SLOT_SIZE}, &d, &error);
         bool opened = s == STATUS_OK;
         if (opened) s = life(d, &out);
         bool hit = sim_plugin()->mem_fault_hit();

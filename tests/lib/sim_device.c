@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { MEMORY = 1 << 30 };
+enum { MEMORY = 1 << 30, SLOT_SIZE = 64 << 10 };
 
 static const char *told(void) { return getenv("PARAMD_TEST_PLUGIN"); }
 
@@ -65,7 +65,7 @@ enum status sim_device_new(unsigned seed, struct device **out, struct error *e)
     if (!find(path)) return error_set(e, REASON_UNIMPLEMENTED, "no stand-in was built");
     setenv("PARAMD_CUDA_PLUGIN", path, 1);
     reset(2, MEMORY, (enum cusim_policy)(seed % CUSIM_POLICIES), seed);
-    return cuda_device_new(&(struct card){.number = seed % 2, .chunk_size = 1}, out, e);
+    return cuda_device_new(&(struct card){.number = seed % 2, .chunk_size = 1, .slot_size = SLOT_SIZE}, out, e);
 }
 
 struct cusim_stats sim_stats(void)

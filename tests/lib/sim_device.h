@@ -8,6 +8,14 @@
 
 struct device_plugin;
 
+/* How many seeds in a row a test that runs on all devices takes. Sanitizers see what they look for at any seed, and run kernels
+ * ten times as slowly. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SIM_SEEDS = 1 };
+#else
+enum { SIM_SEEDS = 3 };
+#endif
+
 /* Whether it was built beside this test, or another plug-in is told. */
 bool sim_present(void);
 /* Whether PARAMD_TEST_PLUGIN tells the absolute path of a plug-in to take in place of the stand-in's: on a machine with a

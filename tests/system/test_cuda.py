@@ -124,8 +124,10 @@ class OnTheStandIn(unittest.TestCase):
             self.assertIn("CUDA error 700 cudaErrorIllegalAddress", d.log())
             self.assertEqual(get(d.fields["probe"] + "/livez")[0], 200)
             self.assertEqual(get(d.fields["admin"] + "/v1/info")[0], 200)
-            status, body = get(d.fields["admin"] + "/v1/keys/w0/value")
-            self.assertEqual((status, json.loads(body)["code"]), (503, "device-unavailable"))
+            with self.assertRaises(paramd.ParamdError) as raised:
+                kv.init("more", np.zeros(100, "float32"))
+            self.assertEqual(raised.exception.reason, "device-unavailable")
+            self.assertIn("CUDA error 700", str(raised.exception))
         self.assertEqual(d.status, 0)
 
     def test_the_tests_of_the_python_client_pass_on_it(self):

@@ -23,7 +23,7 @@ static struct device *device_at(unsigned i)
 
     if (i == 0) CHECK_OK(cpu_device_new(2, &d, &e), &e);
     else if (i < 4) CHECK_OK(late_device_new(i, &d, &e), &e);
-    else if (i < 7 && sim_present()) CHECK_OK(sim_device_new(i, &d, &e), &e);
+    else if (i < 4 + SIM_SEEDS && sim_present()) CHECK_OK(sim_device_new(i, &d, &e), &e);
     return d;
 }
 

@@ -44,7 +44,7 @@ static struct device *device_at(unsigned i)
     case 2: case 3: case 4: CHECK_OK(late_device_new(i, &d, &e), &e); break;
     case 5: case 6: return array_of(i - 3);
     case 7: case 8: case 9:
-        if (sim_present()) CHECK_OK(sim_device_new(i, &d, &e), &e);
+        if (i < 7 + SIM_SEEDS && sim_present()) CHECK_OK(sim_device_new(i, &d, &e), &e);
         break;
     default: break;
     }

@@ -141,7 +141,7 @@ static struct device *device_at(unsigned i)
     case 0: CHECK_OK(cpu_device_new(1, &d, &error), &error); break;
     case 1: case 2: CHECK_OK(late_device_new(i, &d, &error), &error); break;
     case 3: case 4: case 5:
-        if (sim_present()) CHECK_OK(sim_device_new(i, &d, &error), &error);
+        if (i < 3 + SIM_SEEDS && sim_present()) CHECK_OK(sim_device_new(i, &d, &error), &error);
         break;
     default: break;
     }
