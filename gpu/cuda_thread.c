@@ -367,9 +367,20 @@ static void recycle_all(struct cuda *c, struct item_list *l)
     for (struct item *it; (it = take_first(l)) != NULL;) recycle(c, it);
 }
 
+/* Everything that the queue was given is done, and what has passed is handed on. Other queues wait meanwhile: a queue goes
+ * with the daemon or on a way where nothing can be put off. */
+static void finish(struct cuda *c, struct cuda_queue *q)
+{
+    if (!c->dead) flush(c, q);
+    if (c->dead || !cuda_ok(c, cudaStreamSynchronize(q->stream), "waiting for a queue")) return;
+    while (q->marks.first != NULL) mark_passed(c, q);
+    for (struct item *it; (it = take_first(&q->work)) != NULL;) complete(c, it);
+}
+
 /* Of a dead device, too, where things are left over. Events that are not waited for any more go with the device. */
 static void let_go(struct cuda *c, struct cuda_queue *q)
 {
+    finish(c, q);
     for (struct item *m; (m = take_first(&q->marks)) != NULL;) {
         c->awaited--;
         (void)cudaEventDestroy(m->event);

@@ -367,7 +367,7 @@ static const struct { const char *name; bool is_told; } functions[] = {
     {"cudaEventCreateWithFlags", true}, {"cudaMalloc", true}, {"cudaStreamCreateWithFlags", true}, {"cudaMemsetAsync", true},
     {"cudaMemcpyAsync", true}, {"cudaLaunchKernel", true}, {"cudaEventRecord", true}, {"cudaStreamWaitEvent", false},
     {"cudaEventQuery", true}, {"cudaPointerGetAttributes", false}, {"cudaFree", false}, {"cudaFreeHost", false},
-    {"cudaStreamDestroy", false}, {"cudaEventDestroy", false},
+    {"cudaStreamDestroy", false}, {"cudaStreamSynchronize", false}, {"cudaEventDestroy", false},
 };
 enum { FUNCTIONS = sizeof functions / sizeof functions[0], NTH_MAX = SIM_SEEDS > 1 ? 24 : 5 };
 

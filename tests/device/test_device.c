@@ -328,6 +328,30 @@ DEVICE_TEST(passed_comes_to_every_mark_without_waiting)
     device_queue_free(q);
 }
 
+DEVICE_TEST(a_queue_that_is_freed_has_done_its_work)
+{
+    size_t size = 4 * MIDDLE;
+    struct queue *q = open_queue(d), *small = open_queue(d);
+    struct dmem m = room(d, size), n = room(d, 16);
+    unsigned char *out = host_room(size), *pin;
+    char byte = 0;
+
+    CHECK_OK(device_pin_new(d, 16, (void **)&pin, &error), &error);
+    memset(out, 1, size);
+    CHECK_EQ(device_zero(q, m, size), STATUS_OK);
+    CHECK_EQ(device_download(q, out, m, 0, size), STATUS_OK);
+    device_queue_free(q);
+    for (size_t i = 0; i < size; i++) CHECK_EQ(out[i], 0);
+    memcpy(pin, "abc", 4);
+    CHECK_EQ(device_upload(small, n, 0, pin, 4), STATUS_OK);
+    CHECK_EQ(device_download(small, &byte, n, 1, 1), STATUS_OK);
+    device_queue_free(small);
+    CHECK_EQ(byte, 'b');
+    device_mem_free(&m), device_mem_free(&n);
+    device_pin_free(d, pin);
+    mem_free(out);
+}
+
 /* Random programs over a few queues and buffers, in which each call awaits what it depends on, against the same
  * program done at once on the host. */
 enum { QUEUES = 3, BUFFERS = 5, PROGRAM = 60 };
