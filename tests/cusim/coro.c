@@ -65,8 +65,10 @@ void coro_fini(struct coro *c)
     *c = (struct coro){0};
 }
 
+/* Stacks are used again: what the one before left there is no race with the next. */
 void coro_begin(struct coro *me)
 {
+    if (me->stack != NULL) race_acquire(me->stack);
     if (__sanitizer_finish_switch_fiber != NULL)
         __sanitizer_finish_switch_fiber(me->fake, &left->bottom, &left->size);
 }
@@ -74,6 +76,7 @@ void coro_begin(struct coro *me)
 void coro_switch(struct coro *from, struct coro *to)
 {
     left = from;
+    if (from->stack != NULL) race_release(from->stack);
     if (__sanitizer_start_switch_fiber != NULL) __sanitizer_start_switch_fiber(&from->fake, to->bottom, to->size);
     if (__tsan_switch_to_fiber != NULL) {
         from->fiber = __tsan_get_current_fiber();
