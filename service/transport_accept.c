@@ -131,10 +131,14 @@ struct accept_refusals accept_cap_refusals(int cap)
 }
 
 /* Under the lock. Shutting down and not closing: the descriptor is libnanomsg's, which sees the end of the stream and
- * closes it. */
+ * closes it. The close is to reset: a peer that found the window shut when all it had sent was read would otherwise go on
+ * asking whether it is open, which the kernel answers with no for a minute (FIN-WAIT-2). */
 static void end(int fd, struct taken *t, atomic_ullong *count)
 {
+    const struct linger reset = {.l_onoff = 1, .l_linger = 0};
+
     if (t->ended) return;
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     t->ended = true;
     atomic_fetch_add(count, 1);
     (void)shutdown(fd, SHUT_RDWR);

@@ -907,18 +907,15 @@ class Many(unittest.TestCase):
     def test_frames_half_received_by_libnanomsg_stay_within_their_room(self):
         count = 400 if LONG else 150
         with Daemon(memory=self.ROOM + MEMORY_MAX) as daemon:
-            held, ended, unread = [], 0, 0
+            held, ended = [], 0
             for _ in range(count):
-                p = Peer(daemon.url, source="127.0.0.2", timeout=3)
+                p = Peer(daemon.url, source="127.0.0.2", timeout=20)
                 try:
                     p.raw(struct.pack(">QI", wire.FRAME_MAX - 4096, 1 << 31) + bytes(4 * MIB))
                 except Closed:
                     ended += 1
-                except TimeoutError:  # not read any more; its deadline ends it
-                    unread += 1
                 held.append(p)
             daemon.check()
-            self.assertLess(unread, 4)
             for p in held:
                 ended += p.closed(.01)
                 p.close()
