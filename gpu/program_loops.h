@@ -21,13 +21,14 @@ void NAME(program_run)(const struct program *p, const double *scalars, REAL *con
 {
     enum { ELEMENTS = BLOCK_SIZE / sizeof(REAL), ROW = (BLOCK_SIZE + ROW_GAP) / sizeof(REAL) };
     REAL scratch[PROGRAM_REGISTERS_MAX * ROW] __attribute__((aligned(64)));
-    REAL rounded[PROGRAM_SCALARS_MAX], *places[PROGRAM_PLACES] = {NULL};
+    REAL rounded[PROGRAM_SCALARS_MAX], *places[PROGRAM_PLACES];
     unsigned array_count = PROGRAM_SLOT0 + p->slot_count;
+    size_t block = p->insn_count == 1 ? count : ELEMENTS;        /* one instruction alone comes back to nothing */
 
     for (unsigned i = 0; i < p->scalar_count; i++) rounded[i] = (REAL)scalars[i];
     for (unsigned i = 0; i < p->register_count; i++) places[PROGRAM_SCRATCH0 + i] = scratch + (size_t)i * ROW;
-    for (size_t done = 0; done < count; done += ELEMENTS) {
-        size_t n = count - done < ELEMENTS ? count - done : ELEMENTS;
+    for (size_t done = 0; done < count; done += block) {
+        size_t n = count - done < block ? count - done : block;
         for (unsigned i = 0; i < array_count; i++) places[i] = arrays[i] != NULL ? arrays[i] + done : NULL;
         for (unsigned i = 0; i < p->insn_count; i++)
             NAME(loops)[p->insns[i].op](&p->insns[i], places, rounded, n);
