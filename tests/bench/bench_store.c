@@ -1,4 +1,4 @@
-/* The store beside raw TCP, bare libnanomsg and Redis: the same bytes to the same keys, the peers in turn.
+/* The store beside raw TCP, raw TCP that adds, bare libnanomsg and Redis: the same bytes to the same keys, the peers in turn.
  *
  * For a row every peer gets a fresh server and its client processes. A repetition lets each peer's clients do their
  * operations once and then, outside the measured time, settle and compare what the server holds with what it must
@@ -18,8 +18,8 @@ enum { CLIENTS_MAX = 4, ANSWER_MS = 120000 };
 
 /* ---- the rows --------------------------------------------------------------------------------------------------- */
 
-enum peer_number { PARAMD, TCP, NANOMSG, REDIS, PEERS };
-static const struct peer *const peers[PEERS] = {&peer_paramd, &peer_tcp, &peer_nanomsg, &peer_redis};
+enum peer_number { PARAMD, TCP, TCP_ADDS, NANOMSG, REDIS, PEERS };
+static const struct peer *const peers[PEERS] = {&peer_paramd, &peer_tcp, &peer_tcp_adds, &peer_nanomsg, &peer_redis};
 
 enum unit { UNIT_GB, UNIT_US, UNIT_MS, UNIT_KOPS };
 static const char *const unit_names[] = {"GB/s", "us", "ms", "1000/s"};
@@ -194,7 +194,8 @@ static double await_all(struct group *g)
 
 static double order_all(struct group *g, enum order order)
 {
-    struct command c = {order, g->peer->sums ? g->pushes : 1};
+    unsigned pushes = g->peer->own_memory ? g->pushes / g->row->job.clients : g->pushes;
+    struct command c = {order, g->peer->sums ? pushes : 1};
 
     for (unsigned i = 0; i < g->row->job.clients; i++)
         if (write(g->fds[i], &c, sizeof c) != (ssize_t)sizeof c)

@@ -40,6 +40,7 @@ struct peer {
     const char *name;
     size_t frame_max;            /* a value travels in pieces of at most so many bytes; 0: in one */
     bool sums;                   /* pushes add up; else the last one is held */
+    bool own_memory;             /* every client has values of its own */
     const char *checksum;        /* of frames */
     const char *pushed;          /* what the answer to a push means */
     const char *pulled;
@@ -56,7 +57,7 @@ struct peer {
     void (*settle)(struct peer_client *c);       /* waits until all own pushes are applied; may be NULL */
 };
 
-extern const struct peer peer_paramd, peer_tcp, peer_nanomsg, peer_redis;
+extern const struct peer peer_paramd, peer_tcp, peer_tcp_adds, peer_nanomsg, peer_redis;
 
 /* Loopback sockets: answer or end the process. */
 int tcp_listen(unsigned *port);

@@ -1,11 +1,13 @@
-/* Raw TCP: a thread a connection, which receives a value into memory and answers eight bytes, or sends it back. No
- * server that keeps what it is sent can be faster on this transport. */
+/* Raw TCP, two peers with one server: a thread a connection, which receives a value into memory and answers eight bytes,
+ * or sends it back. No server that keeps what it is sent can be faster on this transport. The other peer has it add what
+ * comes to what is there, as it comes: no store that sums can be faster, and it knows no keys, versions or repeats. */
 #include "tests/bench/peer.h"
 
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -84,13 +86,38 @@ bool tcp_write(int fd, const void *head, size_t head_size, const void *body, siz
 /* ---- server ----------------------------------------------------------------------------------------------------- */
 
 struct head {
-    uint32_t work, size;         /* bytes that come after it, or are wanted */
+    uint16_t work, add;
+    uint32_t size;               /* bytes that come after it, or are wanted */
     uint64_t offset;             /* in the value memory of the connection */
 };
 
 struct acknowledgement {
     uint64_t size;
 };
+
+/* Piece by piece, while it lies in the cache. */
+static bool read_and_add(int fd, float *to, size_t size)
+{
+    static _Thread_local float piece[READ_SIZE / sizeof(float)];
+
+    while (size > 0) {
+        size_t n = size < READ_SIZE ? size : READ_SIZE;
+        if (!tcp_read(fd, piece, n)) return false;
+        for (size_t i = 0; i < n / sizeof *to; i++) to[i] += piece[i];
+        to += n / sizeof *to;
+        size -= n;
+    }
+    return true;
+}
+
+static bool serve_request(int fd, const struct head *h, char *at)
+{
+    struct acknowledgement a = {h->size};
+
+    if (h->work == WORK_PULL) return tcp_write(fd, NULL, 0, at, h->size);
+    if (h->add ? !read_and_add(fd, (float *)(void *)at, h->size) : !tcp_read(fd, at, h->size)) return false;
+    return tcp_write(fd, &a, sizeof a, NULL, 0);
+}
 
 static void *serve_connection(void *arg)
 {
@@ -99,12 +126,9 @@ static void *serve_connection(void *arg)
     struct head h;
 
     tcp_set_up(fd);
-    while (tcp_read(fd, &h, sizeof h) && h.offset <= PAYLOAD_MAX && h.size <= PAYLOAD_MAX - h.offset) {
-        struct acknowledgement a = {h.size};
-        if (h.work == WORK_PULL ? !tcp_write(fd, NULL, 0, memory + h.offset, h.size)
-                                : !tcp_read(fd, memory + h.offset, h.size) || !tcp_write(fd, &a, sizeof a, NULL, 0))
-            break;
-    }
+    memset(memory, 0, PAYLOAD_MAX);
+    while (tcp_read(fd, &h, sizeof h) && h.offset <= PAYLOAD_MAX && h.size <= PAYLOAD_MAX - h.offset &&
+           serve_request(fd, &h, memory + h.offset)) continue;
     close(fd);
     return NULL;
 }
@@ -137,6 +161,7 @@ static bool start(char address[ADDRESS_MAX], pid_t *pid)
 struct tcp_client {
     struct peer_client client;
     int fd;
+    uint16_t add;
 };
 
 static void open_client(struct peer_client *c)
@@ -144,11 +169,18 @@ static void open_client(struct peer_client *c)
     ((struct tcp_client *)c)->fd = tcp_connect((unsigned)strtoul(c->address, NULL, 10));
 }
 
+static void open_adding(struct peer_client *c)
+{
+    open_client(c);
+    ((struct tcp_client *)c)->add = 1;
+}
+
 static void begin(struct peer_client *c, enum work w, unsigned op)
 {
     int fd = ((struct tcp_client *)c)->fd;
     size_t size = job_op_size(c->job), offset = size * op;
-    struct head push = {WORK_PUSH, (uint32_t)size, offset}, pull = {WORK_PULL, (uint32_t)size, offset};
+    struct head push = {WORK_PUSH, ((struct tcp_client *)c)->add, (uint32_t)size, offset};
+    struct head pull = {WORK_PULL, 0, (uint32_t)size, offset};
 
     if ((w != WORK_PULL && !tcp_write(fd, &push, sizeof push, (char *)c->grad + offset, size)) ||
         (w != WORK_PUSH && !tcp_write(fd, &pull, sizeof pull, NULL, 0)))
@@ -170,4 +202,10 @@ const struct peer peer_tcp = {
     .name = "raw TCP", .checksum = "off", .pushed = "received", .pulled = "bytes",
     .start = start,
     .client_size = sizeof(struct tcp_client), .open = open_client, .begin = begin, .finish = finish,
+};
+
+const struct peer peer_tcp_adds = {
+    .name = "TCP adds", .own_memory = true, .sums = true, .checksum = "off", .pushed = "summed", .pulled = "bytes",
+    .start = start,
+    .client_size = sizeof(struct tcp_client), .open = open_adding, .begin = begin, .finish = finish,
 };
