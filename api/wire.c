@@ -211,12 +211,8 @@ bool wire_shape_size(const int64_t *dims, unsigned ndim, size_t element_size, ui
     for (unsigned i = 0; i < ndim; i++) {
         if (dims[i] < 0) return false;
         if (dims[i] == 0) empty = true;
-        else if ((uint64_t)dims[i] > VALUE_SIZE_MAX / n) return false;
-        else n *= (uint64_t)dims[i];
+        else if (__builtin_mul_overflow(n, (uint64_t)dims[i], &n) || n > VALUE_SIZE_MAX) return false;
     }
-    if (empty) n = 0;
-    if (n > VALUE_SIZE_MAX / element_size) return false;
-    *count = n;
-    *size = n * element_size;
-    return true;
+    *count = empty ? 0 : n;
+    return !__builtin_mul_overflow(*count, element_size, size) && *size <= VALUE_SIZE_MAX;
 }

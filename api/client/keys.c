@@ -8,6 +8,8 @@
 
 struct keys {
     struct map *by_name, *by_number;
+    struct key *last;            /* looked up */
+    uint64_t freed;
 };
 
 enum status keys_new(const uint8_t seed[16], struct keys **out, struct error *e)
@@ -78,16 +80,38 @@ static struct key *key_new(const struct key_name *n)
     return k;
 }
 
+static struct key *guess(const struct keys *t, const struct key_name *n)
+{
+    struct key *k = t->last != NULL && t->last->after_freed == t->freed ? t->last->after : NULL;
+
+    return k != NULL && key_name_compare(&k->name, n) == 0 ? k : NULL;
+}
+
+/* With thousands of keys the table is in no cache, and the key itself is read anyway. */
+struct key *keys_find(struct keys *t, const struct key_name *n)
+{
+    struct key *k = guess(t, n);
+
+    if (k == NULL) k = n->type == KEY_STR ? map_find(t->by_name, n->text) : map_find_u64(t->by_number, (uint64_t)n->number);
+    if (k != NULL && t->last != NULL) {
+        t->last->after = k;
+        t->last->after_freed = t->freed;
+    }
+    if (k == NULL) return NULL;
+    t->last = k;
+    __builtin_prefetch(k->after);
+    return k;
+}
+
 enum status keys_hold(struct keys *t, const struct key_name *n, struct key **out, struct error *e)
 {
-    uint64_t number = (uint64_t)n->number;
-    bool is_text = n->type == KEY_STR;
-    struct key *k = is_text ? map_find(t->by_name, n->text) : map_find_u64(t->by_number, number);
+    struct key *k = keys_find(t, n);
 
     if (k == NULL) {
         k = key_new(n);
         if (k == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a key");
-        enum status s = is_text ? map_put(t->by_name, n->text, k, e) : map_put_u64(t->by_number, number, k, e);
+        enum status s = n->type == KEY_STR ? map_put(t->by_name, n->text, k, e)
+                                           : map_put_u64(t->by_number, (uint64_t)n->number, k, e);
         if (s != STATUS_OK) {
             mem_free(k);
             return s;
@@ -104,6 +128,8 @@ void keys_release(struct keys *t, struct key *k)
     if (k->name.type == KEY_STR) map_remove(t->by_name, k->name.text);
     else map_remove_u64(t->by_number, (uint64_t)k->name.number);
     mem_free(k);
+    t->last = NULL;
+    t->freed++;
 }
 
 /* The places of one map come behind those of the other. */

@@ -43,6 +43,9 @@ struct key {
 
     uint64_t stamp;              /* the operation that looked at it last, and its index there: finds repeats */
     size_t slot;
+
+    struct key *after;           /* the one that was looked up after it: a trainer goes through them in one order */
+    uint64_t after_freed;        /* keys that had been freed by then; when it is not so many, `after` may be gone */
 };
 
 struct turn {
@@ -70,6 +73,8 @@ void key_name_text(const struct key_name *n, char *to, size_t size);
 /* Integers by value, then names by bytes. */
 int key_name_compare(const struct key_name *a, const struct key_name *b);
 
+/* A key of the table, or NULL. */
+struct key *keys_find(struct keys *t, const struct key_name *n);
 /* Finds or adds a key and holds it for an operation until keys_release. */
 enum status keys_hold(struct keys *t, const struct key_name *n, struct key **out, struct error *e) MUST_CHECK;
 void keys_release(struct keys *t, struct key *k);

@@ -4,6 +4,7 @@
 #include "api/client/documents.h"
 #include "api/client/drive.h"
 #include "api/client/keys.h"
+#include "api/client/slices.h"
 #include "service/base/clock.h"
 #include "service/base/mem.h"
 
@@ -322,18 +323,43 @@ int paramd_init_start(struct paramd *kv, size_t count, const struct paramd_key *
     STARTED(op_init(kv->engine, &t, &op, &error));
 }
 
+static enum status push_all(struct paramd *kv, const struct tensors *t, struct error *e)
+{
+    struct op *op = NULL;
+
+    if (slices_can_push(kv, t)) return slices_run(kv, t, NULL, e);
+    enum status s = op_push(kv->engine, t, &op, e);
+    return wait_for(kv, s, op, e);
+}
+
+static enum status pull_all(struct paramd *kv, const struct tensors *t, struct error *e)
+{
+    struct op *op = NULL;
+
+    if (slices_can_pull(t)) return slices_run(kv, NULL, t, e);
+    enum status s = op_pull(kv->engine, t, NULL, &op, e);
+    return wait_for(kv, s, op, e);
+}
+
+static enum status push_and_pull(struct paramd *kv, const struct tensors *push, const struct tensors *pull,
+                                 struct error *e)
+{
+    if (slices_match(push, pull) && slices_can_push(kv, push)) return slices_run(kv, push, pull, e);
+    enum status s = push_all(kv, push, e);
+    return s == STATUS_OK ? pull_all(kv, pull, e) : s;
+}
+
 int paramd_push(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,
                 int priority, struct paramd_error *e)
 {
     struct tensors t = tensors_of(count, keys, values, priority);
     struct error error;
-    struct op *op = NULL;
     enum status s = drive_enter(kv, &error);
 
     if (s != STATUS_OK) return told(s, &error, e);
     if (kv->function != NULL) return push_by_function(kv, &t, NULL, e);
-    s = op_push(kv->engine, &t, &op, &error);
-    s = complete(kv, s, op, &error);
+    s = push_all(kv, &t, &error);
+    drive_leave(kv);
     return told(s, &error, e);
 }
 
@@ -358,7 +384,13 @@ int paramd_pull(struct paramd *kv, size_t count, const struct paramd_key *keys, 
                 int priority, struct paramd_error *e)
 {
     struct tensors t = tensors_of(count, keys, outputs, priority);
-    BLOCKING(op_pull(kv->engine, &t, NULL, &op, &error));
+    struct error error;
+    enum status s = drive_enter(kv, &error);
+
+    if (s != STATUS_OK) return told(s, &error, e);
+    s = pull_all(kv, &t, &error);
+    drive_leave(kv);
+    return told(s, &error, e);
 }
 
 int paramd_pull_start(struct paramd *kv, size_t count, const struct paramd_key *keys, struct paramd_tensor *outputs,
@@ -381,12 +413,20 @@ int paramd_pushpull(struct paramd *kv, size_t count, const struct paramd_key *ke
                     size_t output_count, const struct paramd_key *output_keys, struct paramd_tensor *outputs,
                     int priority, struct paramd_error *e)
 {
-    int code = paramd_push(kv, count, keys, values, priority, e);
+    struct tensors push = tensors_of(count, keys, values, priority);
+    struct tensors pull = outputs != NULL ? tensors_of(output_count, output_keys, outputs, priority) : push;
+    struct error error;
+    enum status s = drive_enter(kv, &error);
 
-    if (code != 0) return code;
-    if (outputs != NULL) return paramd_pull(kv, output_count, output_keys, outputs, priority, e);
-    struct tensors t = tensors_of(count, keys, values, priority);
-    BLOCKING(op_pull(kv->engine, &t, NULL, &op, &error));
+    if (s != STATUS_OK) return told(s, &error, e);
+    if (kv->function != NULL) {
+        s = push_function(kv, &push, &error);
+        if (s == STATUS_OK) s = pull_all(kv, &pull, &error);
+    } else {
+        s = push_and_pull(kv, &push, &pull, &error);
+    }
+    drive_leave(kv);
+    return told(s, &error, e);
 }
 
 int paramd_broadcast(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,

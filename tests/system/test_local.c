@@ -584,6 +584,106 @@ TEST(pushpull_and_broadcast_give_what_they_say)
     paramd_close(kv);
 }
 
+/* ---- calls that are so long that they go in slices ---------------------------------------------------------------- */
+
+enum { LONG = 1500 };
+static struct long_call {
+    struct paramd_key keys[LONG];
+    float grads[LONG][N], outs[LONG][N];
+    struct paramd_tensor in[LONG], out[LONG];
+} many;
+
+/* Keys 0, 1, ... with the value 0, updater add; grads are the number of the place. */
+static struct paramd *open_long(void)
+{
+    struct paramd *kv = open_type("local");
+
+    for (int i = 0; i < LONG; i++) {
+        many.keys[i] = (struct paramd_key)PARAMD_INT(i);
+        many.in[i] = f32(many.grads[i]);
+        many.out[i] = f32(many.outs[i]);
+        fill(many.grads[i], 0);
+    }
+    CHECK_CALL(paramd_init(kv, LONG, many.keys, many.in, &e));
+    CHECK_CALL(paramd_set_updater(kv, "{\"type\": \"add\"}", &e));
+    for (int i = 0; i < LONG; i++) fill(many.grads[i], (float)i);
+    return kv;
+}
+
+static void check_long(struct paramd *kv, int key, float want)
+{
+    struct paramd_key k = PARAMD_INT(key);
+    check_pull(kv, &k, want);
+}
+
+TEST(a_long_pushpull_gives_each_key_its_own)
+{
+    struct paramd *kv = open_long();
+    for (int round = 1; round < 4; round++) {
+        CHECK_CALL(paramd_pushpull(kv, LONG, many.keys, many.in, LONG, many.keys, many.out, 0, &e));
+        for (int i = 0; i < LONG; i++) check_all(many.outs[i], (float)(round * i));
+    }
+    CHECK_CALL(paramd_pushpull(kv, LONG, many.keys, many.in, 0, NULL, NULL, 0, &e));
+    for (int i = 0; i < LONG; i++) check_all(many.grads[i], (float)(4 * i));
+    paramd_close(kv);
+}
+
+TEST(a_long_pushpull_may_pull_other_keys_than_it_pushes)
+{
+    struct paramd *kv = open_long();
+    static struct paramd_key backwards[LONG];
+    for (int i = 0; i < LONG; i++) backwards[i] = many.keys[LONG - 1 - i];
+    CHECK_CALL(paramd_pushpull(kv, LONG, many.keys, many.in, LONG, backwards, many.out, 0, &e));
+    for (int i = 0; i < LONG; i++) check_all(many.outs[i], (float)(LONG - 1 - i));
+    paramd_close(kv);
+}
+
+TEST(repeats_in_a_long_push_are_one_contribution)
+{
+    struct paramd *kv = open_long();
+    many.keys[LONG - 1] = many.keys[1];
+    CHECK_CALL(paramd_set_updater(kv, "{\"type\": \"assign\"}", &e));
+    CHECK_CALL(paramd_push(kv, LONG, many.keys, many.in, 0, &e));
+    check_long(kv, 1, 1 + LONG - 1);
+    check_long(kv, LONG - 1, 0);
+    paramd_close(kv);
+}
+
+TEST(a_fault_anywhere_in_a_long_push_stops_the_whole_call)
+{
+    struct paramd *kv = open_long();
+    const int64_t flat[] = {N};
+
+    many.keys[LONG - 1] = (struct paramd_key)PARAMD_INT(LONG);
+    CHECK_REFUSED(paramd_push(kv, LONG, many.keys, many.in, 0, &e), "no-such-key");
+    many.keys[LONG - 1] = (struct paramd_key)PARAMD_INT(LONG - 1);
+    many.in[LONG - 1] = (struct paramd_tensor){many.grads[LONG - 1], PARAMD_F32, 1, flat};
+    CHECK_REFUSED(paramd_pushpull(kv, LONG, many.keys, many.in, LONG, many.keys, many.out, 0, &e), "shape-mismatch");
+    check_long(kv, 1, 0);
+    paramd_close(kv);
+}
+
+TEST(an_unknown_key_in_a_long_pull_is_named)
+{
+    struct paramd *kv = open_long();
+    many.keys[LONG - 1] = (struct paramd_key)PARAMD_INT(LONG);
+    CHECK_REFUSED(paramd_pull(kv, LONG, many.keys, many.out, 0, &e), "no-such-key");
+    CHECK_SAYS(e.text, "1500");
+    paramd_close(kv);
+}
+
+TEST(keys_deleted_between_long_calls_are_not_mistaken_for_others)
+{
+    struct paramd *kv = open_long();
+    CHECK_CALL(paramd_push(kv, LONG, many.keys, many.in, 0, &e));
+    CHECK_CALL(paramd_delete(kv, 700, many.keys + 300, 0, &e));
+    for (int i = 300; i < 1000; i++) fill(many.outs[i], 9);
+    CHECK_CALL(paramd_init(kv, 700, many.keys + 300, many.out + 300, &e));
+    CHECK_CALL(paramd_pushpull(kv, LONG, many.keys, many.in, LONG, many.keys, many.out, 0, &e));
+    for (int i = 0; i < LONG; i++) check_all(many.outs[i], (float)(i >= 300 && i < 1000 ? 9 + i : 2 * i));
+    paramd_close(kv);
+}
+
 TEST(only_what_is_newer_is_pulled)
 {
     struct paramd *kv = open_type("local");

@@ -475,6 +475,68 @@ TEST(trainers_in_any_order_agree_on_the_sums)
     }
 }
 
+/* ---- long calls -------------------------------------------------------------------------------------------------- */
+
+enum { LONG = 4000 };
+struct long_trainer {
+    struct paramd *kv;
+    struct paramd_key keys[LONG];
+    struct paramd_tensor in[LONG], out[LONG];
+    float grads[LONG], outs[LONG];
+    int code;
+    struct paramd_error e;
+};
+
+/* backwards: the keys in the opposite order. Key k is pushed k. */
+static void long_trainer_fill(struct long_trainer *t, bool backwards)
+{
+    static const int64_t one[] = {1};
+
+    for (int i = 0; i < LONG; i++) {
+        int k = backwards ? LONG - 1 - i : i;
+        t->keys[i] = (struct paramd_key)PARAMD_INT(k);
+        t->grads[i] = (float)k;
+        t->in[i] = (struct paramd_tensor){&t->grads[i], PARAMD_F32, 1, one};
+        t->out[i] = (struct paramd_tensor){&t->outs[i], PARAMD_F32, 1, one};
+    }
+}
+
+static void *train_long(void *arg)
+{
+    struct long_trainer *t = arg;
+
+    for (int round = 0; round < 5 && t->code == 0; round++)
+        t->code = paramd_pushpull(t->kv, LONG, t->keys, t->in, LONG, t->keys, t->out, 0, &t->e);
+    return NULL;
+}
+
+/* A pull ends when both have pushed, so a push that waited for pulls would never end. */
+TEST(long_calls_in_opposite_orders_do_not_wait_for_each_other)
+{
+    static struct long_trainer t[2];
+
+    for (int w = 0; w < WAYS; w++) {
+        pthread_t threads[2];
+        start(NULL);
+        for (int i = 0; i < 2; i++) {
+            t[i].code = 0;
+            t[i].kv = open_way(&ways[w], "dist_sync", ", \"num_workers\": 2");
+            long_trainer_fill(&t[i], i == 1);
+        }
+        memset(t[0].outs, 0, sizeof t[0].outs);
+        CHECK_CALL(paramd_init(t[0].kv, LONG, t[0].keys, t[0].out, &e));
+        CHECK_CALL(paramd_set_updater(t[0].kv, "{\"type\": \"add\"}", &e));
+        for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, train_long, &t[i]);
+        for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+        for (int i = 0; i < 2; i++) {
+            CHECK_TEXT(t[i].e.text, "");
+            for (int k = 0; k < LONG; k++) CHECK_NEAR(t[i].outs[k], 10 * t[i].grads[k], 0);
+            paramd_close(t[i].kv);
+        }
+        stop();
+    }
+}
+
 /* ---- trouble ----------------------------------------------------------------------------------------------------- */
 
 TEST(a_restarted_daemon_is_data_loss)
