@@ -172,7 +172,8 @@ $(OUT)/paramd-cusim.so: $(call cusim_objects,$(CUDA_SOURCES) $(CUDA_KERNELS)) $(
 CUSIM_SAMPLE := $(call cusim_objects,tests/cusim/sample/backend.c tests/cusim/sample/kernels.cu)
 $(OUT)/tests/cusim/%: $(OBJ)/tests/cusim/%.o $(CUSIM_SAMPLE) $(call objects,$(CUSIM_SOURCES) $(TEST_LIB)) $(OBJ)/all.a
 	@mkdir -p $(@D)
-	$(call say,LD) $(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@
+	$(call say,LD) $(CC) $(CFLAGS) $(filter %.o,$^) $(OBJ)/all.a $(LIBS) -ldl -o $@
+$(OUT)/tests/cusim/test_group_nccl: $(call cusim_objects,$(CUDA_SOURCES) $(CUDA_KERNELS))
 # The same kernels as real PTX.
 CUSIM_PTX := build/obj/cusim/sample.ptx
 $(CUSIM_PTX): tests/cusim/sample/kernels.cu tests/cusim/sample/kernels.h gpu/half.h

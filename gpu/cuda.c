@@ -284,6 +284,19 @@ static enum status cuda_stats(struct queue *q, struct dmem a, struct dmem minus,
     return STATUS_OK;
 }
 
+static enum status cuda_queue_call(struct queue *q, queue_function *run, void *ctx)
+{
+    struct cuda *c = owner(q);
+
+    if (failed(c)) return lost(c, &c->device.error);
+    struct item *it = item_new(q, ITEM_CALL);
+    if (it == NULL) return no_memory();
+    it->run = run;
+    it->ctx = ctx;
+    give(it);
+    return STATUS_OK;
+}
+
 /* ---- marks ------------------------------------------------------------------------------------------------------------------- */
 
 static enum status cuda_record(struct queue *q, uint64_t *mark)
@@ -415,7 +428,7 @@ static const struct device_ops cuda_ops = {
     .queue_new = cuda_queue_new, .queue_free = cuda_queue_free,
     .record = cuda_record, .await = cuda_await, .passed = cuda_passed, .wait = cuda_wait,
     .upload = cuda_upload, .download = cuda_download, .copy = cuda_copy, .zero = cuda_zero,
-    .widen = cuda_widen, .add = cuda_add, .step = cuda_step, .stats = cuda_stats,
+    .widen = cuda_widen, .add = cuda_add, .step = cuda_step, .stats = cuda_stats, .queue_call = cuda_queue_call,
 };
 
 static enum status not_usable(cudaError_t r, const char *what, struct error *e)

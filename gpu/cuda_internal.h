@@ -31,7 +31,10 @@ struct cuda_queue;
  * tensor of a trainer in this process) only CUDA knows how to copy. */
 enum side { SIDE_PAGEABLE, SIDE_PINNED, SIDE_CUDA };
 
-enum item_kind { ITEM_UPLOAD, ITEM_DOWNLOAD, ITEM_COPY, ITEM_ZERO, ITEM_SUM, ITEM_STEP, ITEM_STATS, ITEM_RECORD, ITEM_AWAIT, ITEM_GONE };
+enum item_kind {
+    ITEM_UPLOAD, ITEM_DOWNLOAD, ITEM_COPY, ITEM_ZERO, ITEM_SUM, ITEM_STEP, ITEM_STATS,
+    ITEM_CALL, ITEM_RECORD, ITEM_AWAIT, ITEM_GONE
+};
 
 /* A step with bare addresses. */
 struct cuda_step {
@@ -74,6 +77,8 @@ struct item {
     struct cuda_queue *other;
     unsigned set;                    /* of scalars, in its launch */
     cudaEvent_t event;
+    queue_function *run;             /* of a call */
+    void *ctx;
     struct cuda_step step;
 };
 

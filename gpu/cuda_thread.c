@@ -333,6 +333,14 @@ static void place_work(struct cuda *c, struct item *it)
     else recycle(c, it);
 }
 
+/* On a dead device, too, so that whoever waits for it is let go. */
+static void place_call(struct cuda *c, struct item *it)
+{
+    if (!c->dead) flush(c, it->queue);
+    it->run(it->ctx, c->dead ? NULL : it->queue->stream);
+    issued(c, it);
+}
+
 static void place_record(struct cuda *c, struct item *it)
 {
     struct cuda_queue *q = it->queue;
@@ -405,12 +413,13 @@ static void place(struct cuda *c, struct item *it)
         let_go(c, q);
         return;
     }
-    if (c->dead) {
+    if (c->dead && it->kind != ITEM_CALL) {
         recycle(c, it);
         return;
     }
     if (!list_linked(&q->node)) list_append(&c->queues, &q->node);
-    if (it->kind == ITEM_RECORD) place_record(c, it);
+    if (it->kind == ITEM_CALL) place_call(c, it);
+    else if (it->kind == ITEM_RECORD) place_record(c, it);
     else if (it->kind == ITEM_AWAIT) place_await(c, it);
     else place_work(c, it);
 }

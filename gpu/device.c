@@ -368,3 +368,13 @@ enum status device_stats(struct queue *q, struct dmem a, struct dmem minus, enum
     if (s == STATUS_OK && minus.size > 0) s = check_elements(d, "minus", minus, type, count);
     return s != STATUS_OK ? s : settle_work(d, d->ops->stats(q, a, minus, type, count, out));
 }
+
+enum status device_queue_call(struct queue *q, queue_function *run, void *ctx)
+{
+    struct device *d = q->device;
+
+    if (d->lost) return refuse_lost(d);
+    if (d->ops->queue_call == NULL)
+        return error_set(&d->error, REASON_UNIMPLEMENTED, "a queue of the %s device is no stream", device_kind(d));
+    return settle_work(d, d->ops->queue_call(q, run, ctx));
+}

@@ -89,6 +89,9 @@ struct step {
     uint32_t *flags;                 /* WORK_ bits; must not be NULL */
 };
 
+/* stream: the queue's (a cudaStream_t), or NULL when the device was lost before it could come. */
+typedef void queue_function(void *ctx, void *stream);
+
 struct device_ops {
     const char *kind;                /* "cpu" */
     void (*close)(struct device *d);
@@ -121,6 +124,8 @@ struct device_ops {
     enum status (*step)(struct queue *q, const struct step *s);
     enum status (*stats)(struct queue *q, struct dmem a, struct dmem minus, enum dtype type, size_t count,
                          struct stats *out);
+    /* Only for a device whose queues are streams; else NULL. */
+    enum status (*queue_call)(struct queue *q, queue_function *run, void *ctx);
 };
 
 /* What all devices begin with; a back end's own struct has it as its first member. */
@@ -201,5 +206,11 @@ enum status device_step(struct queue *q, const struct step *s) MUST_CHECK;
  * this has passed. */
 enum status device_stats(struct queue *q, struct dmem a, struct dmem minus, enum dtype type, size_t count,
                          struct stats *out) MUST_CHECK;
+/* For libraries that put work on streams themselves: calls run(ctx, stream) exactly once, from the thread that makes the
+ * device's calls, with its card current, when all that the queue was given before has been put on the stream; marks
+ * recorded after it wait for what it puts there. It may not call into this device, whose other work it holds up while it
+ * lasts. It has been called when device_queue_free of the queue returns. Where this is refused run is never called;
+ * UNIMPLEMENTED: the queues of this device are no streams. */
+enum status device_queue_call(struct queue *q, queue_function *run, void *ctx) MUST_CHECK;
 
 #endif

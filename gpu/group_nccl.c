@@ -24,7 +24,6 @@ struct rank {
 struct nccl_ranks {
     struct group group;
     const struct nccl *nccl;
-    nccl_on_stream *on_stream;
     struct nccl_id id;
 
     pthread_mutex_t lock;        /* of what follows; taken alone */
@@ -175,7 +174,7 @@ static void run_call(void *ctx, void *stream)
 
 static struct nccl_ranks *ranks_of(struct group *g) { return (struct nccl_ranks *)g; }
 
-static enum status send(struct nccl_ranks *g, unsigned member, struct queue *q, void (*run)(void *, void *),
+static enum status send(struct nccl_ranks *g, unsigned member, struct queue *q, queue_function *run,
                         const struct errand *what, struct error *e)
 {
     struct errand *r = mem_new(sizeof *r);
@@ -186,7 +185,7 @@ static enum status send(struct nccl_ranks *g, unsigned member, struct queue *q, 
     pthread_mutex_lock(&g->lock);
     g->underway++;
     pthread_mutex_unlock(&g->lock);
-    enum status s = g->on_stream(q, run, r);
+    enum status s = device_queue_call(q, run, r);
     if (s == STATUS_OK) return s;
     *e = *device_error(q->device);
     errand_end(r);
@@ -315,7 +314,6 @@ enum status group_nccl_new(const struct nccl_group *w, struct group **out, struc
     g->group = (struct group){.ops = &nccl_ops, .ranks = w->ranks, .first = w->first, .count = w->count,
                               .join_by_ms = w->join_by_ms};
     g->nccl = w->nccl;
-    g->on_stream = w->on_stream;
     g->id = w->id;
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->none_left, NULL);

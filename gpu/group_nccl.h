@@ -3,7 +3,7 @@
  *
  * NCCL is opened when first wanted (libnccl.so.2, never linked); what is used of it is declared here, so that
  * nothing has to be installed to build. It knows bare addresses and streams, so a member is a CUDA device, whose
- * thread makes the calls, in the order of a queue.
+ * thread makes the calls, in the order of a queue (device_queue_call).
  *
  * Nothing waits for a rank that may never come: communicators do not block, and group_look asks each for its errors.
  * Where one fails, or group_abort is called, the communicators of all members are aborted; that lets go what waits
@@ -55,13 +55,8 @@ enum status nccl_open(struct nccl *out, struct error *e) MUST_CHECK;
 /* An id for one group, to be handed to all its ranks. Needs no GPU; it opens a listening socket. */
 enum status nccl_id_new(const struct nccl *n, struct nccl_id *out, struct error *e) MUST_CHECK;
 
-/* Calls run(ctx, stream) exactly once, from the thread that makes the CUDA calls of the queue's device, with its card
- * current, when all that the queue was given before has been put on that stream. stream NULL: the device is lost. */
-typedef enum status nccl_on_stream(struct queue *q, void (*run)(void *ctx, void *stream), void *ctx);
-
 struct nccl_group {
     const struct nccl *nccl;         /* lent; must outlive the group */
-    nccl_on_stream *on_stream;
     struct nccl_id id;
     unsigned ranks, first, count;    /* of them, what this process brings */
     struct queue *const *queues;     /* one for each member; only for the call */

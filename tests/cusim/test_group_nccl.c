@@ -1,7 +1,9 @@
-/* The group by NCCL on the stand-in for it: right sums in every order of work, and a group that breaks in bounded
- * time, and whose next epoch works, where ranks do not come, differ, end or fail. Each rank is a thread with a
- * device and a group of its own, as processes would be; but for one test, where one process brings all. */
+/* The group by NCCL, of CUDA devices, on the stand-ins for both: right sums in every order of work, and a group that
+ * breaks in bounded time, and whose next epoch works, where ranks do not come, differ, end or fail. Each rank is a
+ * thread with a device and a group of its own, as processes would be; but for one test, where one process brings
+ * all. */
 #include "gpu/group_nccl.h"
+#include "gpu/plugin.h"
 #include "service/base/mem.h"
 #include "tests/cusim/cusim.h"
 #include "tests/lib/test.h"
@@ -83,57 +85,47 @@ static const struct nccl stand_in = {
     .Broadcast = broadcast, .ReduceScatter = reduce_scatter, .AllGather = all_gather,
 };
 
-/* ---- a rank's device: a card and one stream --------------------------------------------------------------------- */
+/* ---- a rank's device: a card, and one queue of it ----------------------------------------------------------------- */
+
+extern const struct device_plugin paramd_device_plugin;
 
 struct side {
-    struct device device;
-    struct queue queue;
-    cudaStream_t stream;
+    struct device *device;
+    struct queue *queue;
     struct dmem given, taken;        /* RANKS * COUNT floats each */
-    float *host;
+    float host[RANKS * COUNT];
     unsigned rank;
 };
 
-static const struct device_ops card_ops = {.kind = "card"};
-
-static enum status on_stream(struct queue *q, void (*run)(void *ctx, void *stream), void *ctx)
-{
-    struct side *s = (struct side *)((char *)q - offsetof(struct side, queue));
-
-    expect(cudaSetDevice((int)s->rank) == cudaSuccess);
-    run(ctx, s->device.lost ? NULL : s->stream);
-    return STATUS_OK;
-}
-
 static float element(unsigned rank, size_t i) { return (float)((i * 7 + rank * 100) % 251); }
 
-static struct dmem card_memory(struct side *s)
+static bool finish(struct side *s)
 {
-    struct dmem m = {.device = &s->device, .size = RANKS * COUNT * sizeof(float)};
-    expect(cudaMalloc(&m.at, m.size) == cudaSuccess);
-    return m;
+    uint64_t mark;
+
+    return device_record(s->queue, &mark) == STATUS_OK && device_wait(s->queue, mark) == STATUS_OK;
 }
 
 static void side_open(struct side *s, unsigned rank)
 {
-    *s = (struct side){.device = {.ops = &card_ops}, .rank = rank};
-    s->queue.device = &s->device;
-    expect(cudaSetDevice((int)rank) == cudaSuccess);
-    expect(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking) == cudaSuccess);
-    s->given = card_memory(s);
-    s->taken = card_memory(s);
-    expect(cudaMallocHost((void **)&s->host, s->given.size) == cudaSuccess);
+    struct card card = {.number = rank, .chunk_size = 1, .slot_size = 4096};
+    struct error e;
+
+    *s = (struct side){.rank = rank};
+    expect(paramd_device_plugin.open(&card, &s->device, &e) == STATUS_OK);
+    expect(device_queue_new(s->device, &s->queue, &e) == STATUS_OK);
+    expect(device_mem_new(s->device, sizeof s->host, &s->given, &e) == STATUS_OK);
+    expect(device_mem_new(s->device, sizeof s->host, &s->taken, &e) == STATUS_OK);
     for (size_t i = 0; i < RANKS * COUNT; i++) s->host[i] = element(rank, i);
-    expect(cudaMemcpyAsync(s->given.at, s->host, s->given.size, cudaMemcpyHostToDevice, s->stream) == cudaSuccess);
-    expect(cudaStreamSynchronize(s->stream) == cudaSuccess);
+    expect(device_upload(s->queue, s->given, 0, s->host, sizeof s->host) == STATUS_OK);
+    expect(finish(s));
 }
 
 static void side_close(struct side *s)
 {
-    expect(cudaSetDevice((int)s->rank) == cudaSuccess);
-    expect(cudaStreamSynchronize(s->stream) == cudaSuccess);
-    expect(cudaFree(s->given.at) == cudaSuccess && cudaFree(s->taken.at) == cudaSuccess);
-    expect(cudaFreeHost(s->host) == cudaSuccess && cudaStreamDestroy(s->stream) == cudaSuccess);
+    device_queue_free(s->queue);
+    device_mem_free(&s->given), device_mem_free(&s->taken);
+    device_free(s->device);
 }
 
 static uint64_t now_ms(void)
@@ -145,8 +137,7 @@ static uint64_t now_ms(void)
 
 static struct group *join_group(struct side *s, struct nccl_id id)
 {
-    struct queue *queue = &s->queue;
-    struct nccl_group w = {&stand_in, on_stream, id, RANKS, s->rank, 1, &queue, now_ms() + JOIN_MS};
+    struct nccl_group w = {&stand_in, id, RANKS, s->rank, 1, &s->queue, now_ms() + JOIN_MS};
     struct group *g = NULL;
     struct error e;
 
@@ -169,7 +160,7 @@ static bool comes_to(struct group *g, enum group_state state)
 static enum status give(struct group *g, struct side *s, enum group_kind kind, unsigned root)
 {
     struct group_call c = {.kind = kind, .type = DTYPE_f32, .count = COUNT, .root = root};
-    struct group_piece p = {&s->queue, s->taken, s->given};
+    struct group_piece p = {s->queue, s->taken, s->given};
 
     return group_give(g, &c, &p);
 }
@@ -181,9 +172,7 @@ static bool is_right(struct side *s, enum group_kind kind, unsigned root)
 {
     size_t size = kind == GROUP_ALL_GATHER ? RANKS * COUNT : kind == GROUP_REDUCE && s->rank != root ? 0 : COUNT;
 
-    if (cudaMemcpyAsync(s->host, s->taken.at, size * sizeof(float), cudaMemcpyDeviceToHost, s->stream) != cudaSuccess ||
-        cudaStreamSynchronize(s->stream) != cudaSuccess)
-        return false;
+    if (device_download(s->queue, s->host, s->taken, 0, size * sizeof(float)) != STATUS_OK || !finish(s)) return false;
     for (size_t i = 0; i < size; i++) {
         float want = kind == GROUP_BROADCAST ? element(root, i)
                    : kind == GROUP_REDUCE_SCATTER ? total(s->rank * COUNT + i)
@@ -316,8 +305,8 @@ TEST(an_abort_at_one_rank_ends_the_others_and_the_next_epoch_works)
 
 static struct group *join_all(struct side sides[RANKS])
 {
-    struct queue *queues[RANKS] = {&sides[0].queue, &sides[1].queue, &sides[2].queue};
-    struct nccl_group w = {&stand_in, on_stream, id, RANKS, 0, RANKS, queues, now_ms() + JOIN_MS};
+    struct queue *queues[RANKS] = {sides[0].queue, sides[1].queue, sides[2].queue};
+    struct nccl_group w = {&stand_in, id, RANKS, 0, RANKS, queues, now_ms() + JOIN_MS};
     struct group *g = NULL;
     struct error e;
 
@@ -336,12 +325,12 @@ TEST(one_process_may_bring_all_ranks_and_what_nccl_tells_later_breaks_the_group)
     atomic_store(&failures, 0);
     for (unsigned r = 0; r < RANKS; r++) {
         side_open(&sides[r], r);
-        pieces[r] = (struct group_piece){&sides[r].queue, sides[r].taken, sides[r].given};
+        pieces[r] = (struct group_piece){sides[r].queue, sides[r].taken, sides[r].given};
     }
     struct group *g = join_all(sides);
     CHECK(comes_to(g, GROUP_READY));
     CHECK_EQ(group_give(g, &c, pieces), STATUS_OK);
-    for (unsigned r = 0; r < RANKS; r++) CHECK(cudaSetDevice((int)r) == cudaSuccess && is_right(&sides[r], c.kind, 0));
+    for (unsigned r = 0; r < RANKS; r++) CHECK(is_right(&sides[r], c.kind, 0));
     cusim_nccl_async_error(ncclRemoteError);
     CHECK_EQ(group_look(g, now_ms()), GROUP_BROKEN);
     CHECK_SAYS(group_error(g)->text, "rank 0 of 3: NCCL: ");
@@ -349,17 +338,19 @@ TEST(one_process_may_bring_all_ranks_and_what_nccl_tells_later_breaks_the_group)
     group_leave(g);
     g = join_all(sides);
     CHECK(comes_to(g, GROUP_READY));
-    sides[1].device.lost = true;
+    cusim_fail("cudaMemsetAsync", 1, cudaErrorUnknown);
+    CHECK_EQ(device_zero(sides[1].queue, sides[1].taken, sides[1].taken.size), STATUS_OK);
+    CHECK(!finish(&sides[1]));
     CHECK_EQ(group_look(g, now_ms()), GROUP_BROKEN);
+    CHECK_SAYS(group_error(g)->text, "cuda:1 device is lost");
     group_leave(g);
-    sides[1].device.lost = false;
     for (unsigned r = 0; r < RANKS; r++) side_close(&sides[r]);
     CHECK_EQ(failures, 0);
 }
 
 TEST(groups_that_cannot_be_are_refused)
 {
-    struct nccl_group w = {&stand_in, on_stream, {{0}}, 2, 1, 2, NULL, 0};
+    struct nccl_group w = {&stand_in, {{0}}, 2, 1, 2, NULL, 0};
     struct group *g;
     struct error e;
 

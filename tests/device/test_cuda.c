@@ -281,6 +281,102 @@ TEST(gathering_changes_no_order)
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
+/* ---- calls on a queue's stream ---------------------------------------------------------------------------------------- */
+
+/* What a library would do: it puts work of its own on the stream that it is handed. */
+struct library {
+    float *at;
+    float found;
+    unsigned calls, calls_without_stream;
+};
+
+static void take_and_double(void *ctx)
+{
+    struct library *l = ctx;
+
+    memcpy(&l->found, l->at, sizeof l->found);
+    memcpy(l->at, &(float){2 * l->found}, sizeof *l->at);
+}
+
+static void library_call(void *ctx, void *stream)
+{
+    struct library *l = ctx;
+
+    l->calls++;
+    if (stream == NULL) l->calls_without_stream++;
+    else sim_enqueue(stream, take_and_double, l);
+}
+
+/* Small work on both sides of it, which is gathered. */
+TEST(a_call_is_made_in_its_queues_order_and_marks_wait_for_what_it_puts_on_the_stream)
+{
+    need_sim();
+    for (unsigned seed = 3; seed < 12; seed++) {
+        struct device *d = open_sim(seed);
+        struct queue *q = open_queue(d);
+        struct gate gate = {.shut = false};
+        put_gate(&gate, d);
+        struct dmem m = room(d, 4), sum = room(d, 4);
+        float *in = pinned(d, 4), *out = pinned(d, 4);
+        struct library l = {.at = m.at};
+        uint64_t first, mark;
+        uint32_t flags = 0;
+
+        *in = 3;
+        shut_gate(&gate, q);
+        CHECK_EQ(device_upload(q, m, 0, in, 4), STATUS_OK);
+        CHECK_EQ(device_record(q, &first), STATUS_OK);
+        CHECK_EQ(device_queue_call(q, library_call, &l), STATUS_OK);
+        CHECK_EQ(device_record(q, &mark), STATUS_OK);
+        open_gate(&gate);
+        CHECK_EQ(device_wait(q, mark), STATUS_OK);
+        CHECK(l.found == 3);
+        CHECK_EQ(device_queue_call(q, library_call, &l), STATUS_OK);
+        CHECK_EQ(device_widen(q, sum, m, DTYPE_f32, 1), STATUS_OK);
+        CHECK_EQ(device_add(q, sum, m, DTYPE_f32, 1, &flags), STATUS_OK);
+        CHECK_EQ(device_download(q, out, sum, 0, 4), STATUS_OK);
+        finish(q);
+        CHECK(l.found == 6 && *out == 24);
+        CHECK_EQ(l.calls, 2);
+        CHECK_EQ(l.calls_without_stream, 0);
+        device_queue_free(q);
+        device_mem_free(&m), device_mem_free(&sum);
+        device_pin_free(d, in), device_pin_free(d, out);
+        close_sim(d);
+        close_gate(&gate);
+    }
+}
+
+TEST(a_call_that_was_taken_comes_once_and_without_a_stream_when_the_device_is_lost)
+{
+    need_sim();
+    for (unsigned seed = 3; seed < 6; seed++) {
+        struct device *d = open_sim(seed);
+        struct queue *q = open_queue(d);
+        struct gate gate = {.shut = false};
+        put_gate(&gate, d);
+        struct dmem m = room(d, 4);
+        struct library l = {.at = m.at};
+        uint64_t mark;
+
+        shut_gate(&gate, q);
+        sim_fail("cudaMemsetAsync", 1, UNKNOWN_ERROR);
+        CHECK_EQ(device_zero(q, m, 4), STATUS_OK);
+        CHECK_EQ(device_queue_call(q, library_call, &l), STATUS_OK);
+        CHECK_EQ(device_record(q, &mark), STATUS_OK);
+        open_gate(&gate);
+        CHECK_EQ(device_wait(q, mark), STATUS_UNAVAILABLE);
+        CHECK_EQ(device_queue_call(q, library_call, &l), STATUS_UNAVAILABLE);
+        device_queue_free(q);
+        CHECK_EQ(l.calls, 1);
+        CHECK_EQ(l.calls_without_stream, 1);
+        device_mem_free(&m);
+        device_free(d);
+        CHECK_EQ(sim_plugin()->mem_live(), 0);
+        close_gate(&gate);
+    }
+}
+
 TEST(a_hard_limit_is_said_with_figures_and_changes_nothing_else)
 {
     need_sim();

@@ -471,6 +471,21 @@ TEST(the_late_device_finds_forgotten_awaits)
 }
 
 /* b is held up by c, so that its await of a still stands when a goes. */
+static void count_streams(void *ctx, void *stream) { *(unsigned *)ctx += stream != NULL; }
+
+DEVICE_TEST(queues_that_are_streams_take_calls_and_others_say_that_they_are_none)
+{
+    bool has_streams = strncmp(device_kind(d), "cuda", 4) == 0;
+    struct queue *q = open_queue(d);
+    unsigned count = 0;
+
+    CHECK_EQ(device_queue_call(q, count_streams, &count), has_streams ? STATUS_OK : STATUS_UNIMPLEMENTED);
+    if (!has_streams) CHECK_SAYS(device_error(d)->text, "is no stream");
+    finish(q);
+    CHECK_EQ(count, has_streams);
+    device_queue_free(q);
+}
+
 DEVICE_TEST(a_queue_may_go_while_others_await_its_marks)
 {
     struct queue *a = open_queue(d), *b = open_queue(d), *c = open_queue(d);

@@ -169,6 +169,19 @@ static enum status faulty_stats(struct queue *q, struct dmem a, struct dmem minu
     WORK(q, device_stats(inner_of(q), inside(a), inside(minus), type, count, out));
 }
 
+static enum status faulty_queue_call(struct queue *q, queue_function *run, void *ctx)
+{
+    struct faulty *f = faulty_of(q->device);
+
+    if (strikes(q->device)) {
+        if (f->mode == FAULT_REFUSED) return lost(q->device);
+        f->dying = true;
+    }
+    if (!f->dying) return pass(q->device, device_queue_call(inner_of(q), run, ctx));
+    run(ctx, NULL);
+    return STATUS_OK;
+}
+
 static void tell_outer(void *ctx)
 {
     struct device *d = ctx;
@@ -187,7 +200,7 @@ static const struct device_ops faulty_ops = {
     .queue_new = faulty_queue_new, .queue_free = faulty_queue_free,
     .record = faulty_record, .await = faulty_await, .passed = faulty_passed, .wait = faulty_wait,
     .upload = faulty_upload, .download = faulty_download, .copy = faulty_copy, .zero = faulty_zero,
-    .widen = faulty_widen, .add = faulty_add, .step = faulty_step, .stats = faulty_stats,
+    .widen = faulty_widen, .add = faulty_add, .step = faulty_step, .stats = faulty_stats, .queue_call = faulty_queue_call,
 };
 
 enum status faulty_device_new(struct device *inner, struct device **out, struct error *e)

@@ -82,6 +82,17 @@ void sim_fail(const char *function, int nth, int error)
 
 void sim_fault_kernel(int nth, int error) { ((void (*)(int, int))symbol("cusim_fault_kernel"))(nth, error); }
 
+static bool at_once(void *argument)
+{
+    (void)argument;
+    return true;
+}
+
+void sim_enqueue(void *stream, void (*run)(void *argument), void *argument)
+{
+    ((void (*)(void *, bool (*)(void *), void (*)(void *), void *))symbol("cusim_enqueue"))(stream, at_once, run, argument);
+}
+
 const char *sim_remains(void)
 {
     static char text[200];

@@ -35,6 +35,8 @@ const struct device_plugin *sim_plugin(void);
 /* Of tests/cusim/cusim.h, in the plug-in. */
 void sim_fail(const char *function, int nth, int error);
 void sim_fault_kernel(int nth, int error);
+/* An action on a stream, in its order. */
+void sim_enqueue(void *stream, void (*run)(void *argument), void *argument);
 struct cusim_stats sim_stats(void);
 
 #endif
