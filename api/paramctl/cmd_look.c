@@ -1,8 +1,7 @@
-/* Commands that show what the daemon says, and two that change without moving values (updater set, workers dismiss). */
+/* Commands that show what the daemon says, and one that changes without moving values (workers dismiss). */
 #include "api/paramctl/paramctl.h"
 
 #include "api/wire.h"
-#include "gpu/program.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -12,13 +11,6 @@
 enum { PAGE_MAX = 1000 };
 
 /* ---- the daemon ------------------------------------------------------------------------------------------------- */
-
-static double number(const json_t *j, const char *name) { return json_number_value(json_object_get(j, name)); }
-
-static unsigned long long whole(const json_t *j, const char *name)
-{
-    return (unsigned long long)json_integer_value(json_object_get(j, name));
-}
 
 static void print_info(const struct ctl *c, const json_t *j)
 {
@@ -284,126 +276,6 @@ int run_rounds(const struct ctl *c)
                     {"WAITS FOR", "waiting", LOOK_TEXT});
     json_decref(j);
     return 0;
-}
-
-/* ---- updater ---------------------------------------------------------------------------------------------------- */
-
-static int updater_get(const struct ctl *c)
-{
-    int code = EXIT_ERROR;
-    json_t *j = ask(c, "GetUpdater", of_store(c), &code);
-
-    if (j == NULL) return code;
-    if (c->json) return show_json(j);
-    show_json(json_incref(json_object_get(j, "updater"))); /* as `updater set` takes it */
-    json_decref(j);
-    return 0;
-}
-
-/* A text in the updater language begins with neither. */
-static bool is_document(const char *text)
-{
-    text += strspn(text, " \t\r\n");
-    return text[0] == '{' || (strncmp(text, "null", 4) == 0 && text[4 + strspn(text + 4, " \t\r\n")] == '\0');
-}
-
-/* The document that an argument is, or what stands in the file that it names; *file is for free(). NULL: said. */
-static const char *read_argument(const char *argument, char **file, size_t *size)
-{
-    *file = NULL;
-    *size = strlen(argument);
-    if (is_document(argument)) return argument;
-    return *file = read_file(argument, size);
-}
-
-/* A text in the updater language becomes the document of a program. */
-static json_t *document_of(const char *argument, const char *text, size_t size)
-{
-    json_error_t why;
-    json_t *j;
-
-    if (!is_document(text)) {
-        j = json_pack("{s:s,s:s%}", "type", "program", "text", text, size);
-        if (j == NULL) complain_usage("%.100s: the text is no UTF-8", argument);
-        return j;
-    }
-    j = json_loadb(text, size, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
-    if (j == NULL) complain_usage("%.100s: line %d, column %d: %s", argument, why.line, why.column, why.text);
-    return j;
-}
-
-static int updater_set(const struct ctl *c, const char *argument)
-{
-    char *file;
-    size_t size;
-    int code = EXIT_ERROR;
-    const char *text = read_argument(argument, &file, &size);
-    json_t *document = text != NULL ? document_of(argument, text, size) : NULL, *in, *j;
-
-    free(file);
-    if (document == NULL) return EXIT_USAGE;
-    in = of_store(c);
-    json_object_set_new(in, "updater", document);
-    j = ask(c, "SetUpdater", in, &code);
-    if (j == NULL) return code;
-    if (c->json) return show_json(j);
-    if (json_is_true(json_object_get(j, "changed")))
-        printf("set; new from version %llu on\n", whole(j, "effective_from_version"));
-    else puts("it was set already");
-    json_decref(j);
-    return 0;
-}
-
-/* What the daemon says a document would do to the store. */
-static int updater_check_document(const struct ctl *c, json_t *document)
-{
-    int code = EXIT_ERROR;
-    json_t *in, *j;
-
-    if (document == NULL) return EXIT_USAGE;
-    in = of_store(c);
-    json_object_set_new(in, "updater", document);
-    j = ask(c, "UpdaterCheck", in, &code);
-    return j != NULL ? show_json(j) : code;
-}
-
-/* A text in the updater language. Needs no daemon: the checker is the same. */
-static int updater_check_text(const char *path, struct bytes text)
-{
-    struct buf report = {0};
-    struct error e;
-    enum status s = program_report(text, NULL, 0, &report, &e);
-
-    if (s == STATUS_OK) {
-        json_t *j = json_loadb((const char *)report.at, report.size, 0, NULL);
-        show_json(j);
-    } else {
-        fprintf(stderr, "paramctl: %s: %s\n", path, e.text);
-    }
-    buf_fini(&report);
-    return s == STATUS_OK ? 0 : EXIT_ERROR;
-}
-
-static int updater_check(const struct ctl *c, const char *argument)
-{
-    char *file;
-    size_t size;
-    const char *text = read_argument(argument, &file, &size);
-    int code = EXIT_ERROR;
-
-    if (text != NULL && !is_document(text) && c->url == NULL && c->store == NULL)
-        code = updater_check_text(argument, bytes_of(text, size));
-    else if (text != NULL) code = updater_check_document(c, document_of(argument, text, size));
-    free(file);
-    return code;
-}
-
-int run_updater(const struct ctl *c)
-{
-    if (c->arg_count == 0 || (c->arg_count == 1 && strcmp(c->args[0], "get") == 0)) return updater_get(c);
-    if (c->arg_count == 2 && strcmp(c->args[0], "set") == 0) return updater_set(c, c->args[1]);
-    if (c->arg_count == 2 && strcmp(c->args[0], "check") == 0) return updater_check(c, c->args[1]);
-    return complain_usage("usage: paramctl updater [get | set FILE|JSON | check FILE|JSON]");
 }
 
 /* ---- the protocol ----------------------------------------------------------------------------------------------- */

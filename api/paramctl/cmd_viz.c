@@ -163,7 +163,7 @@ static int draw(const struct ctl *c, const char *format)
     json_t *keys = NULL, *o = NULL;
     int code = 0;
 
-    if (path != NULL && (file = read_file(path, &size)) == NULL) return EXIT_ERROR;
+    if (path != NULL && (file = read_file(path, &size)) == NULL) return EXIT_USAGE;
     if (path == NULL || c->live) keys = store_keys(c, &code);
     if (code != 0) goto out;
     o = options_of(c, format, keys);

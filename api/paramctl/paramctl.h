@@ -5,7 +5,8 @@
  *   ask.c        handles, JSON methods, errors
  *   table.c      tables and facts for people
  *   value.c      values as text, as JSON and out of arguments; npy.c the same as .npy
- *   cmd_look.c   info health stores keys stats workers rounds updater call describe
+ *   cmd_look.c   info health stores keys stats workers rounds call describe
+ *   cmd_updater.c  updater get, set, check
  *   cmd_value.c  get pull put push
  *   cmd_bench.c, cmd_top.c, cmd_viz.c (viz summary) */
 #ifndef API_PARAMCTL_PARAMCTL_H
@@ -84,6 +85,9 @@ struct column {
     enum look look;
 };
 
+/* A member that is a number; 0: there is none. */
+double number(const json_t *j, const char *name);
+unsigned long long whole(const json_t *j, const char *name);
 /* Takes the document, prints it as REST does and answers the exit status. */
 int show_json(json_t *j);
 void print_table(const struct ctl *c, FILE *to, const json_t *items, const struct column *columns, size_t count);

@@ -10,6 +10,13 @@
 
 enum { COLUMNS_MAX = 12, FACT_WIDTH = 11 };
 
+double number(const json_t *j, const char *name) { return json_number_value(json_object_get(j, name)); }
+
+unsigned long long whole(const json_t *j, const char *name)
+{
+    return (unsigned long long)json_integer_value(json_object_get(j, name));
+}
+
 int show_json(json_t *j)
 {
     struct buf text = {0};

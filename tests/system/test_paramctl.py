@@ -366,9 +366,13 @@ class Values(Base):
     def test_updater_check_tells_what_a_text_needs_or_where_it_is_wrong(self):
         with open(self.path("rule.txt"), "w") as file:
             file.write("param lr = 0.1\nslot m = 0\nm = 0.9 * m + grad\nstored -= lr * m\n")
-        report = json.loads(self.ctl("updater", "check", self.path("rule.txt")))
+        report = json.loads(self.ctl("updater", "check", self.path("rule.txt"), "--json"))
         self.assertEqual([slot["name"] for slot in report["slots"]], ["m"])
         self.assertGreater(report["instructions"], 0)
+        shown = self.ctl("updater", "check", self.path("rule.txt"))
+        for line in ("20 bytes read and written for each element of float32, 4 kept", "lr          0.1",
+                     "step 2   0.855, -0.21, -0.0725, 2  0.5, -1, 0.25, 0  0.95, -1.9, 0.475, 0"):
+            self.assertIn(line, shown)
         with open(self.path("rule.txt"), "w") as file:
             file.write("stored += graad * 2\n")
         self.ctl("updater", "check", self.path("rule.txt"), status=ERROR, says="grad")
@@ -377,15 +381,19 @@ class Values(Base):
         self.ctl("call", "Create", '{"store": "checked", "type": "dist_async"}')
         self.ctl("put", "w_bias", "[1, 1]", "--store", "checked")
         document = '{"type": "adam", "overrides": [{"match": "*_bias", "wd_mult": 0}]}'
-        said = json.loads(self.ctl("updater", "check", document, "--store", "checked"))
+        said = json.loads(self.ctl("updater", "check", document, "--store", "checked", "--json"))
         self.assertEqual((said["changed"], said["updater"]["beta1"], said["report"]["overrides"][0]["keys"]), (True, 0.9, 1))
         with open(self.path("d.json"), "w") as file:
             file.write("\n" + document)
-        self.assertEqual(json.loads(self.ctl("updater", "check", self.path("d.json"), "--store", "checked")), said)
+        self.assertEqual(json.loads(self.ctl("updater", "check", self.path("d.json"), "--store", "checked", "--json")), said)
         with open(self.path("text.txt"), "w") as file:
             file.write("slot m = 0\nm = 0.5 * m + grad\nstored -= m\n")
-        said = json.loads(self.ctl("updater", "check", self.path("text.txt"), "--store", "checked"))
+        said = json.loads(self.ctl("updater", "check", self.path("text.txt"), "--store", "checked", "--json"))
         self.assertEqual((said["report"]["state_bytes"]["then"], said["program"]["slots"][0]["name"]), (8, "m"))
+        shown = self.ctl("updater", "check", document.replace("*_bias", "*_weight"), "--store", "checked")
+        for line in ("updater     adam\n", "1, new from version", "0 B now, 16 B then", "*_weight     0",
+                     "mean     0          0     1        0", "warning: /overrides/0/match: no key has such a name"):
+            self.assertIn(line, shown)
         self.assertEqual(json.loads(self.ctl("updater", "--store", "checked")), {"type": "assign"})
         self.ctl("updater", "check", '{"type": "adma"}', "--store", "checked", status=ERROR, says="adam")
 
@@ -406,6 +414,7 @@ class Values(Base):
         self.ctl("updater", "set", '{"type": "sgd", "learnin_rate": 1}', "--store", "trained", status=ERROR, says="learning_rate")
         self.ctl("updater", "set", "{", "--store", "trained", status=USAGE, says="line 1")
         self.ctl("updater", "set", self.path("nope"), "--store", "trained", status=USAGE, says="nope")
+        self.ctl("updater", "check", self.path("nope"), status=USAGE, says="nope")
         self.assertEqual(self.json("updater", "get", "--store", "trained")["updater"]["learning_rate"], 0.25)
 
     def test_updater_set_takes_a_text_as_check_does(self):
