@@ -487,38 +487,6 @@ void method_Describe(struct request *r, json_t *in)
     answer_json(r, json_pack("{s:o}", "items", items));
 }
 
-static int by_name(const void *a, const void *b)
-{
-    const struct key *x = *(struct key *const *)a, *y = *(struct key *const *)b;
-
-    if (!x->name.is_text) return x->name.number < y->name.number ? -1 : x->name.number > y->name.number;
-    return bytes_compare(x->name.text, y->name.text);
-}
-
-/* The keys of a store that begin with prefix (*total of them) and come after `after`, in order; *count of these. NULL:
- * no memory. */
-static struct key **select_keys(const struct store *s, struct bytes prefix, const struct key_name *after, size_t *count,
-                                size_t *total)
-{
-    struct key **list = mem_array(s->slot_count + 1, sizeof *list);
-    struct key pivot = {.slot = 0}, *at_pivot = &pivot;
-
-    *count = *total = 0;
-    if (after != NULL) pivot.name = *after;
-    for (size_t i = 0; list != NULL && i < s->slot_count; i++) {
-        struct key *k = s->by_slot[i];
-        if (k == NULL) continue;
-        if (prefix.size > 0 && (!k->name.is_text || k->name.text.size < prefix.size ||
-                                memcmp(k->name.text.at, prefix.at, prefix.size) != 0))
-            continue;
-        ++*total;
-        if (after != NULL && (k->name.is_text != after->is_text || by_name(&k, &at_pivot) <= 0)) continue;
-        list[(*count)++] = k;
-    }
-    if (list != NULL) qsort(list, *count, sizeof *list, by_name);
-    return list;
-}
-
 void method_List(struct request *r, json_t *in)
 {
     json_t *after = json_object_get(in, "after"), *items;
@@ -527,7 +495,7 @@ void method_List(struct request *r, json_t *in)
     struct store *s;
     struct error e;
     uint32_t limit = 0;
-    size_t count, total;
+    struct order_page page;
 
     enum status st = only(in, ONLY("store", "prefix", "after", "limit"), &e);
     if (st == STATUS_OK && is_unset_default(r, in)) {
@@ -538,19 +506,13 @@ void method_List(struct request *r, json_t *in)
     if (st == STATUS_OK) st = get_text(in, "prefix", false, &prefix, &e);
     if (st == STATUS_OK) st = get_count(in, "limit", 1000, 5000, &limit, &e);
     if (st == STATUS_OK && after != NULL) st = key_name_from_json(after, &pivot, &e);
+    if (st == STATUS_OK) st = order_find(s, prefix, after != NULL ? &pivot : NULL, &page, &e);
     if (refused(r, st, &e)) return;
-    struct key **keys = select_keys(s, prefix, after != NULL ? &pivot : NULL, &count, &total);
-    if (keys == NULL) {
-        error_set(&e, REASON_NO_MEMORY, "no memory for a list of keys");
-        answer_error(r, &e);
-        return;
-    }
     struct worker *w = worker_or_null(r, s);
     items = json_array();
-    for (size_t i = 0; i < count && i < limit; i++) append(&items, key_json(keys[i], w));
-    json_t *next = count > limit ? key_name_json(&keys[limit - 1]->name) : json_null();
-    mem_free(keys);
-    answer_json(r, json_pack("{s:o,s:o,s:I}", "items", items, "next", next, "total", (json_int_t)total));
+    for (size_t i = 0; i < page.count && i < limit; i++) append(&items, key_json(page.keys[i], w));
+    json_t *next = page.count > limit ? key_name_json(&page.keys[limit - 1]->name) : json_null();
+    answer_json(r, json_pack("{s:o,s:o,s:I}", "items", items, "next", next, "total", (json_int_t)page.total));
 }
 
 /* Is it still the one that the caller has seen? */

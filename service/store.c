@@ -40,6 +40,7 @@ static void store_free(struct store *s)
     updater_drop(s->assign);
     updater_drop(s->add);
     mem_free(s->by_slot);
+    order_fini(&s->order);
     mem_free(s->free_slots);
     mem_free(s->workers);
     mem_free(s->name);
@@ -227,6 +228,7 @@ enum status store_key_add(struct store *s, struct key *k, struct error *e)
     }
     k->id = s->core->next_creation++ * KEYS_MAX | k->slot;
     s->by_slot[k->slot] = k;
+    order_spoil(&s->order);
     s->kind = k->name.is_text ? KEYS_STR : KEYS_INT;
     waits_check_init(&s->init_waiters, k);
     return STATUS_OK;
@@ -249,6 +251,7 @@ enum status store_key_delete(struct store *s, struct key *k, bool force, struct 
     k->deleted = true;
     remove_name(s, k);
     s->by_slot[k->slot] = NULL;
+    order_spoil(&s->order);
     s->free_slots[s->free_count++] = k->slot;
     while (k->rounds[0] != NULL) round_fail(k->rounds[0], &why);
     waits_fail(&k->waiters, &why);

@@ -4,6 +4,7 @@
 
 #include "service/key.h"
 #include "service/options.h"
+#include "service/order.h"
 #include "service/round.h"
 #include "service/updater.h"
 #include "service/worker.h"
@@ -32,6 +33,7 @@ struct store {
     size_t slot_count, slot_capacity;
     uint32_t *free_slots;
     size_t free_count, free_capacity;
+    struct order order;
 
     struct updater *updater;         /* held; NULL: none was set */
     struct updater *assign, *add;    /* held; what "none" means */

@@ -10,7 +10,7 @@ LAYERS = [
     ("base", "service/base/*"),
     ("wire", "api/limits.h api/wire* api/sp.* api/crc32c.*"),
     ("gpu", "gpu/*"),
-    ("core", "service/key.* service/state.* service/store.* service/round.* service/worker.* service/updater.* "
+    ("core", "service/key.* service/order.* service/state.* service/store.* service/round.* service/worker.* service/updater.* "
              "service/updater_document.* service/swap.* service/version.* "
              "service/state_copy.* "
              "service/staging.* service/watch.* service/share.* service/wait.* service/core.* service/options.*"),
