@@ -166,10 +166,12 @@ static enum status check_bytes(struct device *d, const char *what, struct dmem m
 
 static enum status check_elements(struct device *d, const char *what, struct dmem m, enum dtype type, size_t count)
 {
-    if (count > m.size / dtype_size(type) && m.device == d)
+    size_t element = dtype_size(type), size;     /* a power of two */
+
+    if ((__builtin_mul_overflow(count, element, &size) || size > m.size) && m.device == d)
         return refuse_piece(d, what, "has fewer elements than are asked of it");
-    if ((uintptr_t)m.at % dtype_size(type) != 0) return refuse_piece(d, what, "is not aligned to its type");
-    return check_bytes(d, what, m, 0, count * dtype_size(type));
+    if (((uintptr_t)m.at & (element - 1)) != 0) return refuse_piece(d, what, "is not aligned to its type");
+    return check_bytes(d, what, m, 0, size);
 }
 
 static bool overlap(struct dmem a, size_t a_size, struct dmem b, size_t b_size)
