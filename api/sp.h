@@ -31,6 +31,8 @@ struct incoming {
     struct bytes fixed;          /* header.fixed_size bytes */
     struct bytes desc;           /* header.desc_size bytes */
     void *body;                  /* header.body_size bytes (0 too) once whole; NULL when thrown away */
+    const void *const *values;   /* of a Push inside one process, in place of a body: values whose sum is meant */
+    size_t value_count;
 };
 
 /* Where a body goes. */
@@ -54,6 +56,8 @@ struct outgoing {
     struct buf head;             /* header, fixed fields, descriptors, gap */
     struct segment *segments;    /* the body */
     size_t segment_count;
+    const void *const *values;   /* as incoming's; for a link that takes them */
+    size_t value_count;
     /* sent: all of it went to the kernel. Otherwise the link is gone. The last call for this frame. */
     void (*done)(struct outgoing *o, bool sent);
     /* the link's: */

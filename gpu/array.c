@@ -693,6 +693,24 @@ static enum status check(unsigned count, size_t part, struct error *e)
     return STATUS_OK;
 }
 
+static bool is_array(const struct device *d) { return d->ops->close == array_close; }
+
+unsigned device_members(struct device *d, struct device *out[ARRAY_MEMBERS_MAX])
+{
+    unsigned count = is_array(d) ? array_of(d)->count : 1;
+
+    for (unsigned i = 0; i < count; i++) out[i] = is_array(d) ? array_of(d)->members[i] : d;
+    return count;
+}
+
+size_t array_piece_count(struct dmem m) { return is_array(m.device) ? layout_of(m)->count : 1; }
+
+struct array_piece array_piece_at(const struct device *d, struct dmem m, size_t i)
+{
+    if (!is_array(d)) return (struct array_piece){0, m};
+    return (struct array_piece){member_of(array_of(d), layout_of(m), i), layout_of(m)->parts[i]};
+}
+
 enum status array_device_new(struct device *const *members, unsigned count, size_t part, struct device **out,
                              struct error *e)
 {

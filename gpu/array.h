@@ -33,6 +33,17 @@ enum { ARRAY_MEMBERS_MAX = 16, ARRAY_PART = 16 << 20 };  /* elements: 64 MiB of 
 enum status array_device_new(struct device *const *members, unsigned count, size_t part, struct device **out,
                              struct error *e) MUST_CHECK;
 
+/* The members of an array, or the device itself; how many. */
+unsigned device_members(struct device *d, struct device *out[ARRAY_MEMBERS_MAX]);
+
+/* For work that goes by members: memory of d, which is an array or not, piece by piece in the order of its elements. */
+struct array_piece {
+    unsigned member;
+    struct dmem mem;                 /* the member's; lent */
+};
+size_t array_piece_count(struct dmem m);
+struct array_piece array_piece_at(const struct device *d, struct dmem m, size_t i);
+
 unsigned array_member_count(const struct device *d);
 const struct device *array_member(const struct device *d, unsigned i);
 

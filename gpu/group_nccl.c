@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -51,14 +52,15 @@ enum status nccl_open(struct nccl *out, struct error *e)
         NCCL_FUNCTIONS(NCCL_NAME)
 #undef NCCL_NAME
     };
-    void *found[sizeof names / sizeof *names], *so = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    const char *told = secure_getenv("PARAMD_NCCL"), *path = told != NULL && told[0] != '\0' ? told : "libnccl.so.2";
+    void *found[sizeof names / sizeof *names], *so = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 
     _Static_assert(sizeof found == sizeof *out, "a place for each function");
     if (so == NULL) return error_set(e, REASON_UNIMPLEMENTED, "NCCL is not here: %.300s", dlerror());
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         found[i] = dlsym(so, names[i]);
         if (found[i] == NULL)
-            return error_set(e, REASON_UNIMPLEMENTED, "libnccl.so.2 has no %s; version 2.14 or later is wanted",
+            return error_set(e, REASON_UNIMPLEMENTED, "%.200s has no %s; version 2.14 or later is wanted", path,
                              names[i]);
     }
     memcpy(out, found, sizeof *out);

@@ -1,7 +1,7 @@
 /* A group by NCCL, over GPUs of one machine or of several. Stand-in only: it has run with tests/cusim, never on a
  * GPU.
  *
- * NCCL is opened when first wanted (libnccl.so.2, never linked); what is used of it is declared here, so that
+ * NCCL is opened when first wanted (never linked); what is used of it is declared here, so that
  * nothing has to be installed to build. It knows bare addresses and streams, so a member is a CUDA device, whose
  * thread makes the calls, in the order of a queue (device_queue_call).
  *
@@ -50,7 +50,8 @@ struct nccl {
 #undef NCCL_FIELD
 };
 
-/* Opens NCCL; it stays until the process ends. UNIMPLEMENTED: there is none here, or one that lacks a function. */
+/* Opens NCCL, which is libnccl.so.2 or what PARAMD_NCCL says (NCCL of pip lies where the loader does not look); it stays
+ * until the process ends. UNIMPLEMENTED: there is none here, or one that lacks a function. */
 enum status nccl_open(struct nccl *out, struct error *e) MUST_CHECK;
 /* An id for one group, to be handed to all its ranks. Needs no GPU; it opens a listening socket. */
 enum status nccl_id_new(const struct nccl *n, struct nccl_id *out, struct error *e) MUST_CHECK;

@@ -66,6 +66,7 @@ void core_fini(struct core *c)
         device_queue_free(c->queues[i]);
     }
     small_push_free(c);
+    sums_free(c->sums);
     cache_clear(c);
     map_free(c->stores);
     map_free(c->stores_by_id);
@@ -198,6 +199,15 @@ enum status core_mem_new(struct core *c, size_t size, struct mem_place place, st
     if (s == STATUS_OK || c->cache_count == 0) return s;
     cache_clear(c); /* what lies here unused may be just what is missing */
     return device_mem_new_at(c->device, size > 0 ? size : 1, place, out, e);
+}
+
+enum status core_sum(struct core *c, const struct sum_list *l, struct error *e)
+{
+    enum status s = c->sums == NULL ? sums_new(c->device, 0, &c->sums, e) : STATUS_OK;
+
+    if (s == STATUS_OK) s = sums_take(c->sums, l, e);
+    if (s == STATUS_OK) c->counters.lists_summed++;
+    return s;
 }
 
 void core_mem_free(struct core *c, struct dmem *m)

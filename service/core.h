@@ -5,7 +5,7 @@
 #ifndef SERVICE_CORE_H
 #define SERVICE_CORE_H
 
-#include "gpu/device.h"
+#include "gpu/sums.h"
 #include "service/base/list.h"
 #include "service/base/map.h"
 #include "service/options.h"
@@ -30,7 +30,7 @@ struct small_push;
 
 struct core_counters {
     uint64_t pushes_recorded, pushes_repeated, updates, rounds_closed, rounds_failed, pulls, bytes_in, bytes_out,
-             versions_revoked, copies_down;
+             versions_revoked, copies_down, lists_summed;
 };
 
 struct core {
@@ -57,6 +57,7 @@ struct core {
     uint64_t key_count;                      /* of all stores; each counts KEY_COST against memory_max */
     struct list stagings;                    /* incomplete ones, the one longest without progress first */
 
+    struct sums *sums;                       /* of lists, see core_sum; NULL: none yet */
     struct small_push *small;                /* see store_push_now; NULL: none yet */
 
     struct dmem cache[64];                   /* freed large buffers; a fresh one costs a page fault every 4 KiB */
@@ -98,6 +99,8 @@ void core_after(struct core *c, unsigned index, struct task *t);
 /* Device memory at this place, by way of the cache. */
 enum status core_mem_new(struct core *c, size_t size, struct mem_place place, struct dmem *out, struct error *e) MUST_CHECK;
 void core_mem_free(struct core *c, struct dmem *m);
+/* Sums values of this process on the device; waits for it (gpu/sums.h). */
+enum status core_sum(struct core *c, const struct sum_list *l, struct error *e) MUST_CHECK;
 /* Bytes that the cap leaves; UINT64_MAX: there is none. */
 uint64_t core_mem_left(const struct core *c);
 /* May a new key take so many bytes more? LIMIT, which names the cap. */

@@ -31,7 +31,7 @@ enum status data_read(struct peer *p, const struct incoming *in, struct batch *b
     uint32_t store = 0;
     enum status st;
 
-    *b = (struct batch){.entries = reader_of(in->desc)};
+    *b = (struct batch){.entries = reader_of(in->desc), .sums = in->value_count > 0};
     switch (in->header.method) {
     case WIRE_Init: b->kind = STAGING_INIT; break;
     case WIRE_Set: b->kind = STAGING_SET; break;
@@ -73,7 +73,8 @@ static enum status entry_open(struct batch *b, const struct entry *x, uint64_t s
     case STAGING_PUSH: return push_open(b, x, sequence, out, repeat, e);
     case STAGING_SET: return set_open(b, x, sequence, out, e);
     case STAGING_INIT:
-    case STAGING_STATE: break;
+    case STAGING_STATE:
+    case STAGING_SUM: break;
     }
     return init_open(b, x, out, repeat, e);
 }
@@ -129,7 +130,8 @@ static enum status landed(struct batch *b, struct landing *l, struct set *set, b
     case STAGING_PUSH: return store_push_record(s, e);
     case STAGING_SET: return set_complete(b, s, set, e);
     case STAGING_INIT:
-    case STAGING_STATE: break;
+    case STAGING_STATE:
+    case STAGING_SUM: break;
     }
     return init_complete(b, s, e);
 }
@@ -148,6 +150,25 @@ static enum status land(struct batch *b, const struct entry *x, uint64_t sequenc
     void *to = staging_land(s, &l, x->offset, x->size);
     if (x->size > 0) memcpy(to, from, (size_t)x->size);
     return landed(b, &l, set, complete, e);
+}
+
+/* A push of several values of this process, which are summed where the key lies. It waits for that: the caller, whose
+ * values they are, would have to wait anyway. */
+static enum status land_sum(struct batch *b, const struct incoming *in, const struct entry *x, bool *complete, struct error *e)
+{
+    struct landing l = {.staging = NULL};
+    struct staging *s;
+    enum status st = entry_open(b, x, in->header.sequence, &s, complete, e);
+
+    if (st != STATUS_OK || *complete) return st;
+    st = core_sum(b->store->core, &(struct sum_list){.values = in->values, .value_count = in->value_count,
+                                                     .type = s->key->shape.dtype, .count = s->key->shape.count, .to = s->mem}, e);
+    if (st != STATUS_OK) {
+        staging_free(s);
+        return st;
+    }
+    (void)staging_land(s, &l, 0, s->size);
+    return landed(b, &l, NULL, complete, e);
 }
 
 static const struct key *key_ahead(const struct store *s, const struct reader *entries, size_t size, unsigned by)
@@ -244,7 +265,8 @@ struct landed data_land(struct request *r, const struct incoming *in, struct bat
         if (st == STATUS_OK && !inside)
             st = error_set(&e, REASON_MALFORMED, "entry %u lies beyond the body's end", i);
         if (st == STATUS_OK) {
-            if (p->placed.decided) st = land_placed(p, b, set, &complete, &e);
+            if (b->sums) st = land_sum(b, in, &x, &complete, &e);
+            else if (p->placed.decided) st = land_placed(p, b, set, &complete, &e);
             else if (in->body == NULL && x.size > 0)
                 st = error_retry(&e, REASON_MALFORMED, RETRY_MS, "the body was not taken");
             else st = land(b, &x, r->header.sequence, (const uint8_t *)in->body + at, set, &complete, &e);

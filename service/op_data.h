@@ -23,6 +23,7 @@ struct batch {
     bool lowest;                             /* init: no present worker has a lower rank */
     struct reader entries;
     uint32_t count;
+    bool sums;                               /* a push in this process, of values to be summed: incoming.values */
     uint64_t call;
     enum on_reinit on_reinit;
     bool force;

@@ -815,6 +815,15 @@ static json_t *reasons_json(const uint64_t counts[REASONS_END])
     return j;
 }
 
+/* Lists of values that the GPUs have summed, and by what. */
+static json_t *lists_json(const struct core *c)
+{
+    const char *by = c->sums != NULL ? sums_kind(c->sums) : NULL, *why = by != NULL ? sums_why_not(c->sums) : "";
+
+    return json_pack("{s:I,s:s?,s:s?}", "summed", (json_int_t)c->counters.lists_summed, "by", by,
+                     "why_not_nccl", why[0] != '\0' ? why : NULL);
+}
+
 void method_Stats(struct request *r, json_t *in)
 {
     const struct core_counters *n = &r->server->core.counters;
@@ -833,6 +842,7 @@ void method_Stats(struct request *r, json_t *in)
                           "bytes_out", (json_int_t)n->bytes_out, "versions_revoked", (json_int_t)n->versions_revoked,
                           "copies_down", (json_int_t)n->copies_down, "frames", (json_int_t)r->server->frames,
                           "frames_refused", (json_int_t)r->server->frames_refused);
+    if (r->server->core.embedded) set(&j, "lists", lists_json(&r->server->core));
     set(&j, "refused", reasons_json(r->server->refused));
     set(&j, "connections_refused", reasons_json(r->server->connections_refused));
     if (s != NULL) set(&j, "store", store_stats(s));

@@ -85,8 +85,8 @@ enum status push_open(struct batch *b, const struct entry *x, uint64_t sequence,
     if (*repeat) c->counters.pushes_repeated++;
     if (st != STATUS_OK || *repeat) return st;
     bool advances = k->rounds[0] != NULL && k->rounds[0]->step == x->push.step;
-    st = staging_new(c, STAGING_PUSH, k, b->worker, x->push.step, k->shape.size, key_place(k, k->shape.dtype), advances,
-                     out, e);
+    st = staging_new(c, b->sums ? STAGING_SUM : STAGING_PUSH, k, b->worker, x->push.step, k->shape.size,
+                     key_place(k, k->shape.dtype), advances, out, e);
     if (st == STATUS_OK) (*out)->sequence = sequence;
     return st;
 }

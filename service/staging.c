@@ -57,7 +57,7 @@ enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, s
     if (s == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a push");
     /* A state is several pieces of the device, to which it goes from the host. */
     if (kind != STAGING_STATE) st = core_mem_new(c, (size_t)size, place, &s->mem, e);
-    if (st == STATUS_OK && s->mem.host == NULL) st = device_pin_new(c->device, size > 0 ? (size_t)size : 1, &s->pin, e);
+    if (st == STATUS_OK && s->mem.host == NULL && kind != STAGING_SUM) st = device_pin_new(c->device, size > 0 ? (size_t)size : 1, &s->pin, e);
     if (st != STATUS_OK) {
         if (s->mem.size > 0) core_mem_free(c, &s->mem);
         mem_free(s);

@@ -11,7 +11,10 @@ struct store;
 struct worker;
 struct updater;
 
-enum staging_kind { STAGING_PUSH, STAGING_SET, STAGING_INIT, STAGING_STATE };
+enum staging_kind {
+    STAGING_PUSH, STAGING_SET, STAGING_INIT, STAGING_STATE,
+    STAGING_SUM                              /* a push that the device makes itself: no bytes land */
+};
 
 struct range { uint64_t from, to; };
 

@@ -79,6 +79,8 @@ static bool compose(struct lane *l, struct call *c)
     c->out.id = c->id = (en->next_id++ & 0x7fffffffu) | 0x80000000u;
     c->out.segments = c->segments;
     c->out.segment_count = c->segment_count;
+    c->out.values = c->values;
+    c->out.value_count = c->value_count;
     c->out.done = sent;
     return true;
 }

@@ -96,7 +96,7 @@ static void read_head(const struct outgoing *o, struct incoming *in, struct erro
 {
     uint64_t size = o->head.size + body_size(o);
 
-    *in = (struct incoming){.id = o->id, .error = e};
+    *in = (struct incoming){.id = o->id, .error = e, .values = o->values, .value_count = o->value_count};
     in->status = wire_header_read(bytes_of(o->head.at, o->head.size), size, &in->header, e);
     if (in->status != STATUS_OK) return;
     in->fixed = bytes_of(o->head.at + WIRE_HEADER_SIZE, in->header.fixed_size);

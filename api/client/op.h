@@ -31,6 +31,8 @@ struct call {
     struct buf fixed, desc, body;
     struct segment *segments;    /* the body; NULL: it is `body` */
     size_t segment_count;
+    const void *const *values;   /* the operation's, see outgoing */
+    size_t value_count;
     uint64_t body_size;
     size_t answer_size;          /* at most, roughly */
     struct outgoing out;

@@ -8,6 +8,7 @@
 
 enum {
     FRAME_ENTRIES = 4096,
+    LIST_SIZE_MIN = 1 << 20,     /* bytes of a value */
     PIECES_HERE = 16,            /* of a frame: more need memory for a moment */
     RENEWALS_MAX = 3,            /* of what is known of a key, within one push */
     REFUSED_MAX_MS = 250         /* a refused push is offered again at least this often */
@@ -31,7 +32,8 @@ struct item {
     enum item_state state;
     size_t first, count;         /* of push->grouped: which values of the call */
     const void *data;            /* the value, or the sum */
-    void *sum;                   /* owned; NULL: there was one value */
+    void *sum;                   /* owned; NULL: there was one value, or the store sums them */
+    const void **list;           /* owned: the values, where the store sums them; else NULL */
     uint64_t sent, accepted;     /* bytes of a value in parts */
     uint64_t sequence;           /* of its parts */
     unsigned open;               /* requests in flight */
@@ -338,6 +340,22 @@ static struct call *part(struct op_push *p, struct item *i)
     return c;
 }
 
+/* Values that the store's GPUs sum; the frame names them, as they lie in the process of the store. */
+static struct call *list(struct op_push *p, struct item *i)
+{
+    struct call *c = frame_new(p, 1);
+
+    if (c == NULL || c->desc.failed) return c;
+    c->values = i->list;
+    c->value_count = i->count;
+    c->size = i->key->size;
+    put_entry(c, i, 0, 0);
+    take(c, i);
+    i->sent = i->key->size;
+    enter(i, ITEM_FLYING);
+    return c;
+}
+
 static bool is_large(const struct op_push *p, const struct item *i) { return i->key->size > part_size(p); }
 
 /* How many of those that are ready go into one frame. */
@@ -347,7 +365,7 @@ static size_t batch_count(const struct op_push *p)
     size_t count = 0;
 
     LIST_EACH(struct item, i, node, &p->ready) {
-        if (count == FRAME_ENTRIES || is_large(p, i) || !key_is_known(p->op.engine, i->key)) break;
+        if (count == FRAME_ENTRIES || is_large(p, i) || i->list != NULL || !key_is_known(p->op.engine, i->key)) break;
         size += i->key->size;
         if (count > 0 && size > part_size(p)) break;
         count++;
@@ -383,7 +401,7 @@ static struct call *push_next(struct op *op, enum role role)
 
     if (role != ROLE_DATA) return NULL;
     while ((i = LIST_FIRST(struct item, node, &p->ready)) != NULL) {
-        if (key_is_known(op->engine, i->key)) return is_large(p, i) ? part(p, i) : batch(p);
+        if (key_is_known(op->engine, i->key)) return i->list != NULL ? list(p, i) : is_large(p, i) ? part(p, i) : batch(p);
         enter(i, ITEM_UNKNOWN);
         if (!op->resolving) op_resolve(op);
         if (op->result.finished) break;
@@ -434,6 +452,30 @@ static int by_order(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
+/* Whether the store sums the values itself, on its GPUs. Small ones are summed sooner here, and what a group does not sum
+ * (gpu/group.h) has to be. */
+static bool is_for_gpus(const struct op_push *p, const struct item *i)
+{
+    return p->op.engine->options->needs_gpu && p->op.engine->options->embedded && p->method == WIRE_Push &&
+           i->key->size >= LIST_SIZE_MIN && (i->key->dtype == DTYPE_f32 || i->key->dtype == DTYPE_f64);
+}
+
+static enum status make_list(struct op_push *p, struct item *i, struct error *e)
+{
+    i->list = mem_array(i->count, sizeof *i->list);
+    if (i->list == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for %zu values", i->count);
+    for (size_t n = 0; n < i->count; n++) i->list[n] = p->t.values[p->grouped[i->first + n]].data;
+    return STATUS_OK;
+}
+
+static enum status sum_of(struct op_push *p, struct item *i, struct error *e)
+{
+    if (is_for_gpus(p, i)) return make_list(p, i, e);
+    enum status s = tensor_sum(&p->t, &p->grouped[i->first], i->count, i->key, &i->sum, e);
+    if (s == STATUS_OK) i->data = i->sum;
+    return s;
+}
+
 static enum status sum_up(struct op_push *p, struct error *e)
 {
     for (size_t k = 0; k < p->item_count; k++) {
@@ -443,9 +485,8 @@ static enum status sum_up(struct op_push *p, struct error *e)
         i->key = p->op.held[k];
         i->data = p->t.values[p->grouped[i->first]].data;
         if (i->count == 1) continue;
-        enum status s = tensor_sum(&p->t, &p->grouped[i->first], i->count, i->key, &i->sum, e);
+        enum status s = sum_of(p, i, e);
         if (s != STATUS_OK) return s;
-        i->data = i->sum;
     }
     size_t sorted = 1; /* as a rule they come in order */
     while (sorted < p->item_count && by_order(&p->items[sorted - 1], &p->items[sorted]) <= 0) sorted++;
@@ -508,7 +549,10 @@ static void push_free(struct op *op)
 {
     struct op_push *p = push_op(op);
 
-    for (size_t k = 0; p->items != NULL && k < p->item_count; k++) mem_free(p->items[k].sum);
+    for (size_t k = 0; p->items != NULL && k < p->item_count; k++) {
+        mem_free(p->items[k].sum);
+        mem_free(p->items[k].list);
+    }
     mem_free(p->items);
     mem_free(p->slots);
     mem_free(p->grouped);

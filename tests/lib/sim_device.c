@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { MEMORY = 1 << 30, SLOT_SIZE = 64 << 10 };
+enum { MEMORY = 1 << 30, SLOT_SIZE = 64 << 10, PATIENCE_MS = 60000 };
 
 static const char *told(void) { return getenv("PARAMD_TEST_PLUGIN"); }
 
@@ -56,16 +56,45 @@ static enum status replaced_device_new(struct device **out, struct error *e)
     return cuda_device_new(&(struct card){.chunk_size = chunk != NULL ? strtoul(chunk, NULL, 10) : 0}, out, e);
 }
 
-enum status sim_device_new(unsigned seed, struct device **out, struct error *e)
+static enum status begin(unsigned seed, unsigned cards, struct error *e)
 {
-    if (told() != NULL) return replaced_device_new(out, e);
     void (*reset)(int, size_t, enum cusim_policy, uint64_t) = (void (*)(int, size_t, enum cusim_policy, uint64_t))symbol("cusim_reset");
     char path[PATH_MAX + 40];
 
     if (!find(path)) return error_set(e, REASON_UNIMPLEMENTED, "no stand-in was built");
     setenv("PARAMD_CUDA_PLUGIN", path, 1);
-    reset(2, MEMORY, (enum cusim_policy)(seed % CUSIM_POLICIES), seed);
-    return cuda_device_new(&(struct card){.number = seed % 2, .chunk_size = 1, .slot_size = SLOT_SIZE}, out, e);
+    reset((int)cards, MEMORY, (enum cusim_policy)(seed % CUSIM_POLICIES), seed);
+    return STATUS_OK;
+}
+
+static enum status open_card(unsigned number, struct device **out, struct error *e)
+{
+    return cuda_device_new(&(struct card){.number = number, .chunk_size = 1, .slot_size = SLOT_SIZE}, out, e);
+}
+
+enum status sim_device_new(unsigned seed, struct device **out, struct error *e)
+{
+    if (told() != NULL) return replaced_device_new(out, e);
+    enum status s = begin(seed, 2, e);
+    return s != STATUS_OK ? s : open_card(seed % 2, out, e);
+}
+
+enum status sim_cards_new(unsigned seed, unsigned count, struct device **out, struct error *e)
+{
+    enum status s = begin(seed, count, e);
+
+    /* A rank is late where the machine is busy, too. */
+    if (s == STATUS_OK) ((void (*)(unsigned))symbol("cusim_patience_ms"))(PATIENCE_MS);
+    for (unsigned i = 0; i < count && s == STATUS_OK; i++) s = open_card(i, &out[i], e);
+    return s;
+}
+
+void sim_nccl(bool is_there)
+{
+    char path[PATH_MAX + 40] = "/nowhere/libnccl.so.2";
+
+    if (is_there) (void)find(path);
+    setenv("PARAMD_NCCL", path, 1);
 }
 
 struct cusim_stats sim_stats(void)
@@ -81,6 +110,8 @@ void sim_fail(const char *function, int nth, int error)
 }
 
 void sim_fault_kernel(int nth, int error) { ((void (*)(int, int))symbol("cusim_fault_kernel"))(nth, error); }
+
+void sim_nccl_async_error(int error) { ((void (*)(int))symbol("cusim_nccl_async_error"))(error); }
 
 static bool at_once(void *argument)
 {

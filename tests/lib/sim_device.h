@@ -27,6 +27,10 @@ bool sim_replaced(void);
  * lazy, one random, one eager. Every piece of memory is an allocation of its own, so that the address sanitizer sees where
  * it ends. At most one at a time. */
 enum status sim_device_new(unsigned seed, struct device **out, struct error *e) MUST_CHECK;
+/* The stand-in anew with so many cards, each opened, for several as one. */
+enum status sim_cards_new(unsigned seed, unsigned count, struct device **out, struct error *e) MUST_CHECK;
+/* Whether NCCL is found from now on: the stand-in's. */
+void sim_nccl(bool is_there);
 /* After device_free: what the plug-in and the stand-in still hold, or have seen done wrong; NULL: nothing. */
 const char *sim_remains(void);
 /* The plug-in's table, for faults in its memory. */
@@ -35,6 +39,8 @@ const struct device_plugin *sim_plugin(void);
 /* Of tests/cusim/cusim.h, in the plug-in. */
 void sim_fail(const char *function, int nth, int error);
 void sim_fault_kernel(int nth, int error);
+/* NCCL tells of this ncclResult_t when it is asked next. */
+void sim_nccl_async_error(int error);
 /* An action on a stream, in its order. */
 void sim_enqueue(void *stream, void (*run)(void *argument), void *argument);
 struct cusim_stats sim_stats(void);

@@ -142,6 +142,60 @@ class OnTheStandIn(unittest.TestCase):
             self.assertEqual(seen[nothing], 0, nothing)
 
 
+# A store in the process whose lists are of 2 MiB values, and one of small ones; it prints what became of it. Whole numbers,
+# so that the order of a sum does not matter.
+LISTS = """
+import json, sys, numpy as np, paramd
+COUNT = 1 << 19
+def gradient(i, n): return (np.arange(n) % 97 + 10 * i).astype("float32")
+out = {"right": [], "refused": []}
+with paramd.kv.create("nccl") as kv:
+    for key, count in (("large", COUNT), ("small", 1000)):
+        kv.init(key, np.zeros(count, "float32"))
+    kv.set_updater("add")
+    for push in range(3):
+        for key, count in (("large", COUNT), ("small", 1000)):
+            gradients = [gradient(i, count) for i in range(3)]
+            before = kv.pull(key)
+            try:
+                kv.push(key, gradients)
+                out["right"].append(bool(np.array_equal(kv.pull(key), before + sum(gradients))))
+            except paramd.ParamdError as e:
+                out["refused"].append([e.reason, str(e)])
+    out["lists"] = kv._call("Stats", {})["lists"]
+print(json.dumps(out))
+"""
+
+
+@NEEDS_STAND_IN
+class ListsInTheProcess(unittest.TestCase):
+    def lists(self, cards, nccl=STAND_IN, **env):
+        """What LISTS says on so many cards."""
+        done = subprocess.run([sys.executable, "-c", LISTS], capture_output=True, text=True, timeout=100, env={
+            **CLEAN, "PYTHONPATH": os.path.join(ROOT, "api", "python"), "PARAMD_CUDA_PLUGIN": STAND_IN, "PARAMD_NCCL": nccl,
+            "PARAMD_DEVICE": "cuda:" + ",".join(map(str, range(cards))), "CUSIM_DEVICES": str(cards),
+            "CUSIM_PATIENCE_MS": "60000", **env})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_large_values_of_one_push_are_summed_by_nccl_and_small_ones_where_they_are(self):
+        for cards in (1, 2, 4):
+            said = self.lists(cards)
+            self.assertEqual(said["right"], [True] * 6, cards)
+            self.assertEqual(said["lists"], {"summed": 3, "by": "nccl", "why_not_nccl": None})
+
+    def test_without_nccl_the_sums_are_the_same_and_the_reason_is_said(self):
+        said = self.lists(2, nccl="/nowhere/libnccl.so.2")
+        self.assertEqual((said["right"], said["lists"]["summed"], said["lists"]["by"]), ([True] * 6, 3, "local"))
+        self.assertIn("NCCL is not here: /nowhere/libnccl.so.2", said["lists"]["why_not_nccl"])
+
+    def test_a_card_that_is_lost_while_a_list_is_summed_is_told_by_the_push(self):
+        said = self.lists(2, CUSIM_FAIL="cudaMemcpyAsync:7:999")
+        self.assertLess(len(said["right"]), 6)
+        self.assertEqual({reason for reason, _ in said["refused"]}, {"device-unavailable"})
+        self.assertIn("CUDA error 999", said["refused"][0][1])
+
+
 @unittest.skipUnless(os.path.exists(REAL), "there is no nvcc to build the plug-in with")
 @unittest.skipIf(os.path.exists("/proc/driver/nvidia"), "this machine has a driver")
 class WithoutADriver(unittest.TestCase):
