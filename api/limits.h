@@ -74,6 +74,10 @@ enum {
     HELLO_FRAME_MAX = 64 << 10,      /* of who has not said HELLO */
     MALFORMED_MAX = 16,              /* frames in a row that are none; then the connection ends */
 
+    MAILBOX_SIZE_MIN = 64 << 10,
+    MAILBOX_SIZE_MAX = 256 << 20,    /* of a client's one; a larger value goes through it in parts */
+    MAILBOXES_SIZE_MAX = 1 << 30,    /* of all together, standard */
+
     VERSIONS_MAX = 4,                /* of one key held at once, the newest included */
     GREETING_MS = 2000,              /* a connection says what it is, or goes */
     PROGRESS_MS = 30000,             /* a frame or a partial push that does not move for so long is dropped */

@@ -49,7 +49,8 @@ struct wire_id { uint8_t at[16]; };          /* of a worker or of a daemon's lif
     X(31, UpdaterCheck,       json, 0)                       \
     X(32, GetStates,          data, WIRE_BULK)               \
     X(33, SetStates,          data, WIRE_WRITES | WIRE_BULK) \
-    X(34, KeyStats,           json, 0)
+    X(34, KeyStats,           json, 0)                       \
+    X(42, Mailbox,            json, WIRE_BULK)
 /* Taken for later rows: 14 RowPull, 16 Cancel, 21 SetCompression, 23 Snapshot, 25 Command. */
 
 enum wire_method {
@@ -71,7 +72,8 @@ enum {
     WIRE_FLAG_ANSWER = 1,
     WIRE_FLAG_CHECK = 2,         /* Init: descriptors only; what would be done? */
     WIRE_FLAG_BODY_CRC = 4,      /* body_crc holds */
-    WIRE_FLAGS_KNOWN = 7
+    WIRE_FLAG_MAILBOX = 8,       /* Push, Pull: the values lie in a mailbox; the body says for each entry where */
+    WIRE_FLAGS_KNOWN = 15
 };
 
 /* Every frame begins with this (after SP's request id). */
@@ -184,6 +186,11 @@ enum {
     F(u16, flags)           \
     F(u32, reserved)
 
+/* With WIRE_FLAG_MAILBOX: where the bytes of an entry are, or go to. */
+#define WIRE_PLACE(F)       \
+    F(u64, mailbox)         \
+    F(u64, offset)
+
 /* Wait: count conditions, each followed by a name where its kind has one, zeros to 8. */
 #define WIRE_WAIT(F)        \
     F(u32, count)           \
@@ -259,6 +266,7 @@ enum {
     X(pull_entry, WIRE_PULL_ENTRY)   \
     X(pull_done, WIRE_PULL_DONE)     \
     X(pull_result, WIRE_PULL_RESULT) \
+    X(place, WIRE_PLACE)             \
     X(wait, WIRE_WAIT)               \
     X(wait_entry, WIRE_WAIT_ENTRY)   \
     X(wait_done, WIRE_WAIT_DONE)     \
@@ -273,6 +281,7 @@ enum {
 enum { KEY_INT = 0, KEY_STR = 1 };
 enum { STORAGE_DENSE = 0, STORAGE_ROW_SPARSE = 1 };
 enum { CODEC_NONE = 0 };
+enum { RESULT_IN_MAILBOX = 1 };      /* of a result of Pull, in flags: the bytes are there, not in the body */
 enum on_reinit { REINIT_ERROR = 0, REINIT_REPLACE = 1, REINIT_KEEP = 2 };
 enum init_outcome {
     INIT_CREATED = 1,            /* by this request */

@@ -184,6 +184,24 @@ static enum status array_mem_new(struct device *d, size_t size, struct dmem *out
     return array_mem_new_at(d, size, (struct mem_place){0}, out, e);
 }
 
+/* On the first member; uploads and downloads of the others reach it as they reach the memory of a host. */
+static enum status array_shared_new(struct device *d, size_t size, struct dmem *out, struct mem_handle *handle,
+                                    struct error *e)
+{
+    struct array *a = array_of(d);
+    struct layout *l = layout_new(a, size, (struct mem_place){0});
+
+    if (l == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for the parts of %zu bytes", size);
+    enum status s = device_shared_new(a->members[0], size, &l->parts[0], handle, e);
+    if (is_loss(s)) blame(a, 0);
+    if (s != STATUS_OK) {
+        layout_free(l);
+        return s;
+    }
+    *out = (struct dmem){.device = d, .at = l->parts[0].at, .host = l->parts[0].host, .size = size, .own = l};
+    return STATUS_OK;
+}
+
 static void array_mem_free(struct dmem *m)
 {
     struct layout *l = m->own;
@@ -676,7 +694,8 @@ static void member_told(void *ctx)
 
 static const struct device_ops array_ops = {
     .close = array_close,
-    .mem_new = array_mem_new, .home_new = array_home_new, .mem_new_at = array_mem_new_at, .mem_free = array_mem_free,
+    .mem_new = array_mem_new, .home_new = array_home_new, .mem_new_at = array_mem_new_at,
+    .shared_new = array_shared_new, .mem_free = array_mem_free,
     .pin_new = array_pin_new, .pin_free = array_pin_free,
     .queue_new = array_queue_new, .queue_free = array_queue_free,
     .record = array_record, .await = array_await, .passed = array_passed, .wait = array_wait,
@@ -730,6 +749,7 @@ enum status array_device_new(struct device *const *members, unsigned count, size
     a->part = part > 0 ? part : ARRAY_PART;
     snprintf(a->kind, sizeof a->kind, "%ux%.20s", count, members[0]->ops->kind);
     memcpy(a->device.card, members[0]->card, sizeof a->device.card);
+    memcpy(a->device.uuid, members[0]->uuid, sizeof a->device.uuid);
     for (unsigned i = 0; i < count; i++) {
         a->members[i] = members[i];
         members[i]->notify = member_told;

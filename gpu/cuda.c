@@ -99,6 +99,31 @@ static enum status cuda_mem_new(struct device *d, size_t size, struct dmem *out,
     return s;
 }
 
+/* In an allocation of its own: the handle opens all of it. A refusal ends nothing: not every machine shares memory. */
+static enum status cuda_shared_new(struct device *d, size_t size, struct dmem *out, struct mem_handle *handle,
+                                   struct error *e)
+{
+    struct cuda *c = cuda_of(d);
+    cudaIpcMemHandle_t h;
+    char why[160];
+    void *at;
+
+    static_assert(sizeof h == sizeof handle->at, "a handle of CUDA's is one");
+    if (failed(c)) return lost(c, e);
+    enum status s = pool_take_alone(c->memory, size, &at, e);
+    if (s != STATUS_OK) return s;
+    cudaError_t r = cudaIpcGetMemHandle(&h, at);
+    if (r != cudaSuccess) {
+        (void)cudaGetLastError();
+        pool_give(c->memory, at);
+        cuda_sentence(why, sizeof why, r, "sharing memory with another process");
+        return error_set(e, REASON_SYSTEM, "%s", why);
+    }
+    memcpy(handle->at, &h, sizeof h);
+    *out = (struct dmem){.device = d, .at = at, .size = size};
+    return STATUS_OK;
+}
+
 static void cuda_mem_free(struct dmem *m) { pool_give(cuda_of(m->device)->memory, m->at); }
 
 static enum status cuda_pin_new(struct device *d, size_t size, void **out, struct error *e)
@@ -424,7 +449,8 @@ static void cuda_close(struct device *d)
 
 static const struct device_ops cuda_ops = {
     .kind = "cuda", .close = cuda_close,
-    .mem_new = cuda_mem_new, .mem_free = cuda_mem_free, .pin_new = cuda_pin_new, .pin_free = cuda_pin_free,
+    .mem_new = cuda_mem_new, .shared_new = cuda_shared_new, .mem_free = cuda_mem_free,
+    .pin_new = cuda_pin_new, .pin_free = cuda_pin_free,
     .queue_new = cuda_queue_new, .queue_free = cuda_queue_free,
     .record = cuda_record, .await = cuda_await, .passed = cuda_passed, .wait = cuda_wait,
     .upload = cuda_upload, .download = cuda_download, .copy = cuda_copy, .zero = cuda_zero,
@@ -461,6 +487,7 @@ static enum status learn_card(struct cuda *c, struct error *e)
     c->processors = properties.multiProcessorCount > 0 ? (unsigned)properties.multiProcessorCount : 1;
     snprintf(c->device.name, sizeof c->device.name, "cuda:%d", c->card);
     snprintf(c->device.card, sizeof c->device.card, "%.95s", properties.name);
+    cuda_uuid_text(&properties, c->device.uuid);
     return STATUS_OK;
 }
 
@@ -555,6 +582,6 @@ static enum status cuda_open(const struct card *card, struct device **out, struc
 
 __attribute__((visibility("default"))) extern const struct device_plugin paramd_device_plugin;
 const struct device_plugin paramd_device_plugin = {
-    .abi = DEVICE_PLUGIN_ABI, .open = cuda_open, .mem_live = mem_live, .mem_fault_at = mem_fault_at,
-    .mem_fault_hit = mem_fault_hit,
+    .abi = DEVICE_PLUGIN_ABI, .open = cuda_open, .trainer = &cuda_trainer, .mem_live = mem_live,
+    .mem_fault_at = mem_fault_at, .mem_fault_hit = mem_fault_hit,
 };

@@ -163,6 +163,13 @@ struct cuda {
     } arguments;
 };
 
+/* ---- cuda_trainer.c ---------------------------------------------------------------------------------------------------- */
+
+struct trainer_ops;
+extern const struct trainer_ops cuda_trainer;
+/* "GPU-8f21c0de-..." */
+void cuda_uuid_text(const struct cudaDeviceProp *p, char out[UUID_TEXT_SIZE]);
+
 /* ---- cuda_thread.c ---------------------------------------------------------------------------------------------------- */
 
 void *cuda_thread(void *cuda);

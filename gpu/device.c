@@ -75,6 +75,22 @@ enum status device_mem_new_at(struct device *d, size_t size, struct mem_place pl
     return STATUS_OK;
 }
 
+enum status device_shared_new(struct device *d, size_t size, struct dmem *out, struct mem_handle *handle,
+                              struct error *e)
+{
+    struct dmem m;
+
+    if (d->lost) return tell(d, refuse_lost(d), e);
+    if (d->ops->shared_new == NULL)
+        return error_set(e, REASON_UNIMPLEMENTED, "memory of the %s device cannot be shared with another process; that "
+                         "needs a GPU", device_kind(d));
+    enum status s = settle(d, d->ops->shared_new(d, size > 0 ? size : 1, &m, handle, e));
+    if (s != STATUS_OK) return tell(d, s, e);
+    d->bytes_held += m.size;
+    *out = m;
+    return STATUS_OK;
+}
+
 void device_mem_free(struct dmem *m)
 {
     if (m->device == NULL) return;

@@ -28,7 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DMEM_ALIGN = 64, DMEM_ALIGN_SMALL = 16, STEP_SLOTS_MAX = PROGRAM_SLOTS_MAX };
+enum { DMEM_ALIGN = 64, DMEM_ALIGN_SMALL = 16, STEP_SLOTS_MAX = PROGRAM_SLOTS_MAX, UUID_TEXT_SIZE = 48 };
 _Static_assert((int)STEP_SLOTS_MAX >= (int)RULE_SLOTS_MAX, "a step has room for the slots of every rule");
 
 struct device;
@@ -62,6 +62,11 @@ struct dmem {
     size_t size;             /* bytes */
     struct mem_place place;
     void *own;               /* what the device keeps with it */
+};
+
+/* With this another process of the machine opens the memory that device_shared_new gave (gpu/trainer.h). */
+struct mem_handle {
+    uint8_t at[64];
 };
 
 /* Bits that work may raise in a host word of the caller, or-ed in before the next mark passes. */
@@ -101,6 +106,8 @@ struct device_ops {
     /* These two only for a device of several; else NULL. */
     uint32_t (*home_new)(struct device *d, size_t count, bool whole);
     enum status (*mem_new_at)(struct device *d, size_t size, struct mem_place place, struct dmem *out, struct error *e);
+    enum status (*shared_new)(struct device *d, size_t size, struct dmem *out, struct mem_handle *handle,
+                              struct error *e);          /* NULL: it has none */
     void (*mem_free)(struct dmem *m);
     enum status (*pin_new)(struct device *d, size_t size, void **out, struct error *e);
     void (*pin_free)(struct device *d, void *pin);
@@ -140,6 +147,7 @@ struct device {
     char why[160];                   /* of a lost one: what its back end said */
     char name[48];                   /* "cuda:0"; empty: the kind will do */
     char card[96];                   /* what the maker calls it: "NVIDIA H200"; empty: no name */
+    char uuid[UUID_TEXT_SIZE];       /* "GPU-..." of the card on which shared_new finds memory; empty: it finds none */
     struct error error;              /* the last refusal, see device_error */
 };
 
@@ -168,6 +176,11 @@ uint32_t device_home_new(struct device *d, size_t count, bool whole);
 enum status device_mem_new_at(struct device *d, size_t size, struct mem_place place, struct dmem *out,
                               struct error *e) MUST_CHECK;
 enum status device_mem_new(struct device *d, size_t size, struct dmem *out, struct error *e) MUST_CHECK;
+/* Memory in an allocation of its own, which a process that has the handle can open: nothing else lies in it, and it
+ * goes back to the card as soon as it is freed. Its address `at` may be the host's end of uploads and downloads of this
+ * device. UNIMPLEMENTED where other processes cannot reach the device's memory. */
+enum status device_shared_new(struct device *d, size_t size, struct dmem *out, struct mem_handle *handle,
+                              struct error *e) MUST_CHECK;
 /* Frees and zeroes *m; a zeroed one is nothing. No work that names it may be unfinished. */
 void device_mem_free(struct dmem *m);
 /* Host memory that copies fast to and from the device. */

@@ -7,7 +7,7 @@
 #ifndef GPU_PLUGIN_H
 #define GPU_PLUGIN_H
 
-#include "gpu/device.h"
+#include "gpu/trainer.h"
 
 /* A GPU and what may be taken of it. */
 struct card {
@@ -29,12 +29,14 @@ enum status cuda_device_new(const struct card *c, struct device **out, struct er
 /* The layouts that both sides must have in common, and the number of this table. */
 #define DEVICE_PLUGIN_ABI                                                                                          \
     ((uint64_t)1 << 48 ^ (uint64_t)sizeof(struct error) << 36 ^ (uint64_t)sizeof(struct device) << 24 ^           \
-     (uint64_t)sizeof(struct step) << 8 ^ (uint64_t)sizeof(struct device_ops))
+     (uint64_t)sizeof(struct step) << 8 ^ (uint64_t)sizeof(struct device_ops) ^                                  \
+     (uint64_t)sizeof(struct trainer_ops) << 16)
 #define DEVICE_PLUGIN_SYMBOL "paramd_device_plugin"
 
 struct device_plugin {
     uint64_t abi;                    /* first, whatever follows */
     enum status (*open)(const struct card *c, struct device **out, struct error *e);
+    const struct trainer_ops *trainer;
     /* For tests: service/base/mem.h of the plug-in's own copy. */
     int64_t (*mem_live)(void);
     void (*mem_fault_at)(uint64_t n);

@@ -16,6 +16,7 @@ struct chunk {
     struct list pieces;          /* by address */
     char *at;
     size_t size;                 /* as taken */
+    bool alone;                  /* for one piece, ever */
 };
 
 struct piece {
@@ -92,18 +93,19 @@ static enum status chunk_of_a_size(struct pool *a, size_t size, struct chunk *c,
     size_t usual = a->source.chunk_size;
     enum status s = reason_status(REASON_NO_MEMORY);
 
-    if (size < usual) s = chunk_take(a, usual, c, e);
+    if (size < usual && !c->alone) s = chunk_take(a, usual, c, e);
     return s == reason_status(REASON_NO_MEMORY) ? chunk_take(a, size, c, e) : s;
 }
 
 /* With one free piece, of at least `size` bytes. When there is no room for a whole chunk one of just that size will do. */
-static enum status chunk_new(struct pool *a, size_t size, struct error *e)
+static enum status chunk_new(struct pool *a, size_t size, bool alone, struct piece **out, struct error *e)
 {
     size_t rounded = round_up(size, POOL_ALIGN);
     struct chunk *c = mem_zero(sizeof *c);
     struct piece *p = mem_zero(sizeof *p);
     enum status s = STATUS_OK;
 
+    if (c != NULL) c->alone = alone;
     if (c == NULL || p == NULL) s = error_set(e, REASON_NO_MEMORY, "no memory for the books of %s", a->source.what);
     else s = chunk_of_a_size(a, size, c, e);
     if (s == reason_status(REASON_NO_MEMORY) && c != NULL && p != NULL && a->empty_chunks > 0) {
@@ -122,6 +124,7 @@ static enum status chunk_new(struct pool *a, size_t size, struct error *e)
     a->bytes += c->size;
     a->empty_chunks++;
     set_free(a, p);
+    *out = p;
     return STATUS_OK;
 }
 
@@ -151,25 +154,33 @@ static void split(struct pool *a, struct piece *p, size_t size)
     set_free(a, rest);
 }
 
-enum status pool_take(struct pool *a, size_t size, void **out, struct error *e)
+static enum status take(struct pool *a, size_t size, bool alone, void **out, struct error *e)
 {
     size_t rounded = round_up(size, POOL_ALIGN);
 
     assert(size > 0);
     if (rounded < size) return error_set(e, REASON_NO_MEMORY, "no %s for %zu bytes", a->source.what, size);
-    struct piece *p = find_free(a, rounded);
-    if (p == NULL) {
-        enum status s = chunk_new(a, size, e);
-        if (s != STATUS_OK) return s;
-        p = find_free(a, rounded);
+    struct piece *p = alone ? NULL : find_free(a, rounded);
+    enum status s = p == NULL ? chunk_new(a, size, alone, &p, e) : STATUS_OK;
+    if (s != STATUS_OK) return s;
+    s = map_put_u64(a->taken, (uint64_t)(uintptr_t)p->at, p, e);
+    if (s != STATUS_OK && alone) {
+        a->empty_chunks--;
+        chunk_free(a, p->chunk);
     }
-    enum status s = map_put_u64(a->taken, (uint64_t)(uintptr_t)p->at, p, e);
     if (s != STATUS_OK) return s;
     if (is_empty(p->chunk)) a->empty_chunks--;
     list_remove(&p->free);
     split(a, p, rounded);
     *out = p->at;
     return STATUS_OK;
+}
+
+enum status pool_take(struct pool *a, size_t size, void **out, struct error *e) { return take(a, size, false, out, e); }
+
+enum status pool_take_alone(struct pool *a, size_t size, void **out, struct error *e)
+{
+    return take(a, size, true, out, e);
 }
 
 /* p takes over the piece behind it. */
@@ -187,6 +198,12 @@ static struct piece *neighbour(struct piece *p, struct list_node *n)
     return other != NULL && list_linked(&other->free) ? other : NULL;
 }
 
+/* Whether other pieces will fit it as well. */
+static bool is_usual(const struct pool *a, const struct chunk *c)
+{
+    return !c->alone && c->size == a->source.chunk_size && c->size >= POOL_ALIGN;
+}
+
 void pool_give(struct pool *a, void *at)
 {
     struct piece *p = map_remove_u64(a->taken, (uint64_t)(uintptr_t)at), *other;
@@ -200,7 +217,7 @@ void pool_give(struct pool *a, void *at)
     }
     set_free(a, p);
     if (!is_empty(p->chunk)) return;
-    if (p->chunk->size != a->source.chunk_size || p->chunk->size < POOL_ALIGN || a->empty_chunks > 0) chunk_free(a, p->chunk);
+    if (!is_usual(a, p->chunk) || a->empty_chunks > 0) chunk_free(a, p->chunk);
     else a->empty_chunks++;
 }
 

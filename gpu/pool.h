@@ -31,6 +31,8 @@ struct pool *pool_new(const struct pool_source *source) MUST_CHECK;      /* NULL
 void pool_free(struct pool *a);
 /* At least `size` bytes, size > 0. NO_MEMORY with figures when source or limit have no more. */
 enum status pool_take(struct pool *a, size_t size, void **out, struct error *e) MUST_CHECK;
+/* The same in a chunk of just that size, which nothing else will ever lie in: it goes back with the piece. */
+enum status pool_take_alone(struct pool *a, size_t size, void **out, struct error *e) MUST_CHECK;
 void pool_give(struct pool *a, void *at);
 /* Whether all of these bytes lie in one chunk. */
 bool pool_holds(const struct pool *a, const void *at, size_t size);

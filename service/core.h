@@ -15,6 +15,7 @@ enum { CORE_QUEUES = 8 };        /* keys are spread over them; work of one key s
 /* What may be changed while it runs. 0: what stands in limits.h; for memory_max: no cap. */
 struct core_limits {
     uint64_t memory_max;                     /* bytes of the device, beyond which no new key is taken */
+    uint64_t mailbox_max;                    /* bytes of the device for mailboxes of trainers */
     struct option_standards standards;       /* of new stores that do not state their own */
 };
 

@@ -1,6 +1,7 @@
 /* paramd: the daemon. The order of set-up and tear-down, the loop of the core thread, and what signals do. */
 #include "gpu/cards.h"
 #include "service/base/clock.h"
+#include "service/base/host.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
 #include "service/notify.h"
@@ -90,7 +91,7 @@ static void apply_live(void)
     static const char *const levels[] = {"error", "warn", "info", "debug"};
     const struct settings *s = &the.settings;
     struct core_limits limits = {
-        .memory_max = s->memory_max,
+        .memory_max = s->memory_max, .mailbox_max = s->mailbox_max,
         .standards = {(uint32_t)s->start_timeout, (uint32_t)s->round_timeout, (uint32_t)s->worker_timeout},
     };
 
@@ -218,8 +219,9 @@ static enum status open_device(struct error *e)
 
 static enum status start_core(struct error *e)
 {
+    char host[HOST_ID_SIZE];
     struct server_config c = {.staging_max = the.settings.staging_max, .token = the.token,
-                              .advertise = the.settings.advertise};
+                              .advertise = the.settings.advertise, .host = host};
     enum status s = loop_new(&the.loop, e);
 
     if (s == STATUS_OK) s = mailbox_new(MAILBOX_REQUESTS, &the.mailbox, e);
@@ -230,6 +232,7 @@ static enum status start_core(struct error *e)
     if (s == STATUS_OK) s = watch_signals(e);
     if (s == STATUS_OK) s = open_device(e);
     if (s != STATUS_OK) return s;
+    host_id(host);
     the.device_mail.open = poll_device;
     the.device->notify = device_moved;
     c.device = the.device;

@@ -31,6 +31,16 @@ struct pin {
     uint64_t touched_ms;
 };
 
+/* Memory of the GPU that a client on this machine has open, too (api/protocol.md section 6). It belongs to the
+ * connection that asked for it, and ends with it; its memory goes when the device has no work there either. */
+struct box {
+    uint64_t id;
+    struct server *server;
+    const struct peer *peer;
+    struct dmem mem;
+    unsigned holds;                  /* the session's, and requests whose values are on their way */
+};
+
 /* A client: one start of one process. Several connections share it. */
 struct session {
     struct list_node node;           /* server->sessions, the one longest silent first */
@@ -51,6 +61,7 @@ struct session {
     uint64_t highest;                /* sequence */
     struct pin pins[PINS_MAX];
     struct state_copies copies;      /* of states, that are fetched in parts */
+    struct box *box;                 /* held; NULL: it has none */
 };
 
 /* What server_place decided about the frame that a connection is receiving. */
@@ -79,12 +90,15 @@ struct server {
     char *token;
     char *advertise;
     char *bulk_path;
+    char *host;
     struct list sessions;
     struct map *by_id;
     size_t session_count;
     size_t own_sessions;             /* of them, those of the daemon's own doors */
     uint32_t next_session;
     uint32_t next_epoch;
+    uint64_t next_box;
+    uint64_t box_bytes;              /* of all mailboxes */
     struct list peers;
     bool draining;
     uint64_t started_ms;
@@ -171,6 +185,18 @@ void session_forget(struct session *s, uint64_t sequence);
 
 void session_pin(struct session *s, struct version *v, uint64_t sent, uint64_t total);
 void session_unpin_revoked(struct session *s, const struct version *v);
+
+/* ---- mailboxes, op_mailbox.c ---- */
+
+/* What HELLO says of mailboxes: null where there are none. */
+json_t *mailbox_offer(const struct server *s);
+/* Gives the client of the request a mailbox of `size` bytes in place of the one it has, and answers; 0: takes that
+ * back. */
+void mailbox_open(struct request *r, struct bytes host, uint32_t size);
+struct box *box_hold(struct box *b);
+void box_drop(struct box *b);                /* NULL is nothing */
+/* The connection ends, or speaks for another: what it has brought goes. */
+void box_peer_gone(struct session *s, const struct peer *p);
 
 /* ---- methods: op_json.c, op_push.c, op_init.c, op_pull.c, op_wait.c, op_states.c ---- */
 

@@ -70,7 +70,7 @@ static enum status entry_open(struct batch *b, const struct entry *x, uint64_t s
     *out = NULL;
     *repeat = false;
     switch (b->kind) {
-    case STAGING_PUSH: return push_open(b, x, sequence, out, repeat, e);
+    case STAGING_PUSH: return push_open(b, x, sequence, false, out, repeat, e);
     case STAGING_SET: return set_open(b, x, sequence, out, e);
     case STAGING_INIT:
     case STAGING_STATE:
@@ -93,6 +93,7 @@ enum placement data_place(struct peer *p, const struct incoming *in, void **at)
     struct staging *s;
     struct batch b;
     struct entry x;
+    if (in->header.flags & WIRE_FLAG_MAILBOX) return PLACE_SCRATCH; /* the body says where the values are */
     enum status st = data_read(p, in, &b, &d->error);
 
     if (st != STATUS_OK || b.count != 1) {
@@ -216,8 +217,7 @@ static bool land_now(struct batch *b, const struct incoming *in, uint64_t *at, b
     return true;
 }
 
-/* Has the worker been told all that there is to tell of this push, were it asked now? */
-static bool is_applied(const struct batch *b, const struct entry *x)
+bool data_is_applied(const struct batch *b, const struct entry *x)
 {
     const struct key *k = b->kind == STAGING_PUSH ? store_key_at(b->store, x->push.key) : NULL;
     const struct progress *p = k != NULL ? worker_seen(b->worker, k) : NULL;
@@ -273,7 +273,7 @@ struct landed data_land(struct request *r, const struct incoming *in, struct bat
         }
         if (st != STATUS_OK) answer_fault(a, i, &e);
         done.complete += complete && st == STATUS_OK;
-        done.applied += complete && st == STATUS_OK && is_applied(b, &x);
+        done.applied += complete && st == STATUS_OK && data_is_applied(b, &x);
         if (b->entries.failed) break;
         at = inside ? at + x.size : end + 1; /* nothing that follows such a one has a place */
     }

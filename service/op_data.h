@@ -48,6 +48,8 @@ struct landed {
 };
 /* Has the processor fetch the keys of entries that come soon; each begins with the key's id and has `size` bytes. */
 void data_look_ahead(const struct store *s, const struct reader *entries, size_t size);
+/* Has the worker been told all that there is to tell of this push, were it asked now? */
+bool data_is_applied(const struct batch *b, const struct entry *x);
 /* Takes the bytes of every entry to their place; faults go to the answer. */
 struct landed data_land(struct request *r, const struct incoming *in, struct batch *b, struct set *set, struct answer *a);
 
@@ -56,8 +58,9 @@ struct landed data_land(struct request *r, const struct incoming *in, struct bat
 
 enum status push_read(const struct incoming *in, struct batch *b, uint32_t *store, struct error *e) MUST_CHECK;
 enum status push_read_entry(struct batch *b, struct entry *x, struct error *e) MUST_CHECK;
-enum status push_open(struct batch *b, const struct entry *x, uint64_t sequence, struct staging **out, bool *repeat,
-                      struct error *e) MUST_CHECK;
+/* fed: its bytes come out of a mailbox. */
+enum status push_open(struct batch *b, const struct entry *x, uint64_t sequence, bool fed, struct staging **out,
+                      bool *repeat, struct error *e) MUST_CHECK;
 enum status set_open(struct batch *b, const struct entry *x, uint64_t sequence, struct staging **out,
                      struct error *e) MUST_CHECK;
 enum status set_complete(struct batch *b, struct staging *st, struct set *set, struct error *e) MUST_CHECK;
@@ -66,5 +69,18 @@ enum status init_read_entry(struct batch *b, struct entry *x, struct error *e) M
 enum status init_open(struct batch *b, const struct entry *x, struct staging **out, bool *repeat,
                       struct error *e) MUST_CHECK;
 enum status init_complete(struct batch *b, struct staging *st, struct error *e) MUST_CHECK;
+
+/* Sends what became of a Push. */
+void push_answer(const struct request *r, struct answer *a, struct landed done);
+
+/* ---- through a mailbox, op_mailbox.c ---- */
+
+/* Where `size` bytes of the client's mailbox are that an entry names. NO_MAILBOX, BAD_ARGUMENT. */
+enum status box_at(const struct session *s, const struct wire_place *place, uint64_t size, void **at,
+                   struct error *e) MUST_CHECK;
+/* One entry's worth of the body of a request with WIRE_FLAG_MAILBOX, for each of `count` entries. */
+enum status box_places(const struct incoming *in, uint32_t count, struct reader *out, struct error *e) MUST_CHECK;
+/* Answers a Push whose values lie in a mailbox, when they have been copied from there. */
+void mailbox_push(struct request *r, const struct incoming *in, struct batch *b);
 
 #endif

@@ -159,7 +159,7 @@ enum status init_open(struct batch *b, const struct entry *x, struct staging **o
     if (st != STATUS_OK) return st;
     w = wanted_new(x);
     if (w == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for an init");
-    st = staging_new(b->store->core, STAGING_INIT, NULL, b->worker, b->call, x->shape.size, place_new(b, &x->shape), false,
+    st = staging_new(b->store->core, STAGING_INIT, NULL, b->worker, b->call, x->shape.size, place_new(b, &x->shape), 0,
                      out, e);
     if (st == STATUS_OK) (*out)->init = w;
     else mem_free(w);

@@ -189,14 +189,15 @@ json_t *server_info_json(const struct server *s)
 {
     const struct core *c = &s->core;
 
-    return json_pack("{s:s,s:o,s:s,s:s?,s:f,s:i,s:i,s:{s:I,s:I,s:I,s:I},s:o,s:o}",
+    return json_pack("{s:s,s:o,s:s,s:s?,s:f,s:i,s:i,s:{s:I,s:I,s:I,s:I,s:I},s:o,s:o,s:o}",
                      "version", PARAMD_VERSION, "instance", hex_json(&s->config.instance),
                      "device", device_kind(c->device), "card", c->device->card[0] != '\0' ? c->device->card : NULL,
                      "uptime", (double)(c->now_ms - s->started_ms) / 1000.0,
                      "stores", (int)map_count(c->stores), "clients", (int)(s->session_count - s->own_sessions),
                      "memory", "device", (json_int_t)c->device->bytes_held, "staging", (json_int_t)c->staging_used,
                      "staging_max", (json_int_t)c->staging_max, "cache", (json_int_t)c->cache_bytes,
-                     "bulk", bulk_json(s), "limits", limits_json(s));
+                     "mailboxes", (json_int_t)s->box_bytes,
+                     "bulk", bulk_json(s), "mailbox", mailbox_offer(s), "limits", limits_json(s));
 }
 
 void method_Hello(struct request *r, json_t *in)
@@ -222,12 +223,25 @@ void method_Hello(struct request *r, json_t *in)
     session_attach(session, r->peer);
     session_touch(session);
     r->session = session;
-    answer_json(r, json_pack("{s:o,s:I,s:I,s:[i],s:s,s:s,s:o,s:o,s:[s],s:o,s:i}",
+    answer_json(r, json_pack("{s:o,s:I,s:I,s:[i],s:s,s:s,s:o,s:o,s:o,s:[s],s:o,s:i}",
                              "instance", hex_json(&s->config.instance), "session", (json_int_t)session->number,
                              "epoch", (json_int_t)session->epoch, "versions", WIRE_VERSION,
                              "version", PARAMD_VERSION, "device", device_kind(s->core.device),
-                             "bulk", bulk_json(s), "limits", limits_json(s), "members", "self",
-                             "methods", methods_json(), "heartbeat_ms", HEARTBEAT_MS));
+                             "bulk", bulk_json(s), "mailbox", mailbox_offer(s), "limits", limits_json(s),
+                             "members", "self", "methods", methods_json(), "heartbeat_ms", HEARTBEAT_MS));
+}
+
+void method_Mailbox(struct request *r, json_t *in)
+{
+    struct bytes host;
+    uint32_t size;
+    struct error e;
+    enum status st = only(in, ONLY("host", "size"), &e);
+
+    if (st == STATUS_OK) st = get_text(in, "host", false, &host, &e);
+    if (st == STATUS_OK) st = get_count(in, "size", 0, MAILBOX_SIZE_MAX, &size, &e);
+    if (refused(r, st, &e)) return;
+    mailbox_open(r, host, size);
 }
 
 void method_Health(struct request *r, json_t *in)

@@ -10,12 +10,15 @@ struct pull {
     struct store *store;
     struct worker *worker;                   /* held; NULL: has not joined */
     uint32_t count;
-    uint32_t pending;                        /* copies down from the device, and the one who builds */
+    uint32_t pending;                        /* copies of the device, and the one who builds */
+    bool to_mailbox;                         /* the bytes go there, not into the answer */
+    struct box *box;                         /* held; NULL: the client has none */
     struct error failed;                     /* its reason is not NONE: the whole has failed */
     struct pulled {
         struct task task;
         struct pull *pull;
         struct wire_pull_entry entry;
+        struct wire_place place;             /* in the mailbox */
         struct version *version;             /* held; NULL: a fault or nothing newer */
         struct key *key;                     /* held; NULL: a fault */
         struct error *error;                 /* owned */
@@ -30,6 +33,7 @@ static void pull_free(struct pull *p)
         mem_free(p->entries[i].error);
     }
     worker_drop(p->worker);
+    box_drop(p->box);
     request_free(p->request);
     mem_free(p);
 }
@@ -50,6 +54,13 @@ static uint64_t wanted_size(const struct pulled *x)
     return x->entry.size > 0 && x->entry.size < rest ? x->entry.size : rest;
 }
 
+static void put_bytes(const struct pull *p, struct version *v, struct answer *a, struct wire_pull_result *f)
+{
+    if (f->size > room(a, p->count)) f->size = room(a, p->count);
+    if (f->size <= SMALL_VALUE_SIZE) answer_copy(a, (const uint8_t *)v->host + f->offset, f->size);
+    else answer_refer(a, v, f->offset, f->size);
+}
+
 static void pull_bytes(struct pull *p, struct pulled *x, struct answer *a, struct wire_pull_result *f)
 {
     struct session *session = p->request->session;
@@ -58,14 +69,13 @@ static void pull_bytes(struct pull *p, struct pulled *x, struct answer *a, struc
     f->version = v->number;
     f->offset = x->entry.offset;
     f->size = wanted_size(x);
-    if (f->size > room(a, p->count)) f->size = room(a, p->count);
-    if (f->size <= SMALL_VALUE_SIZE) answer_copy(a, (const uint8_t *)v->host + f->offset, f->size);
-    else answer_refer(a, v, f->offset, f->size);
+    if (p->to_mailbox) f->flags = RESULT_IN_MAILBOX;
+    else put_bytes(p, v, a, f);
     struct progress *at = p->worker != NULL && p->worker->store == p->store ? worker_progress(p->worker, x->key, NULL)
                                                                             : NULL;
     if (at != NULL && v->number > at->pulled) at->pulled = v->number;
     /* Last: with the last part it lets the version go. */
-    if (f->size < f->total) session_pin(session, v, f->size, f->total);
+    if (f->size < f->total && !v->revoked) session_pin(session, v, f->size, f->total);
 }
 
 /* Whether entry i goes into a later answer. One that does not fit in one piece may be first only. */
@@ -74,7 +84,7 @@ static bool is_too_much(const struct pull *p, uint32_t i, const struct pulled *x
     size_t head = a->desc.size + a->faults.size + wire_pull_result_size + wire_fault_size;
 
     if (head > FRAME_HEAD_MAX - KIB(1)) return true;
-    if (i == 0 || x->version == NULL || x->error != NULL) return false;
+    if (i == 0 || x->version == NULL || x->error != NULL || p->to_mailbox) return false;
     uint64_t want = wanted_size(x);
     return room(a, p->count) < (x->entry.offset == 0 || want < 8 ? want : 8);
 }
@@ -129,7 +139,7 @@ static void pull_answer(struct pull *p)
 
     for (uint32_t i = 0; i < p->count; i++) {
         struct pulled *x = &p->entries[i];
-        if (x->version == NULL || !x->version->revoked) continue;
+        if (x->version == NULL || !x->version->revoked || p->to_mailbox) continue;
         error_retry(&e, REASON_VERSION_REVOKED, 1, "version %" PRIu64 " was taken back while others were copied; begin "
                     "again with the newest", x->version->number);
         pull_fault(x, &e);
@@ -193,7 +203,8 @@ static enum status pull_find(struct pull *p, struct pulled *x, struct error *e)
 
 static enum status pull_read(struct request *r, const struct incoming *in, struct pull **out, struct error *e)
 {
-    struct reader fixed = reader_of(in->fixed), desc = reader_of(in->desc);
+    struct reader fixed = reader_of(in->fixed), desc = reader_of(in->desc), places = {0};
+    bool to_mailbox = in->header.flags & WIRE_FLAG_MAILBOX;
     struct wire_pull f;
     struct store *s = NULL;
     struct pull *p = NULL;
@@ -201,12 +212,15 @@ static enum status pull_read(struct request *r, const struct incoming *in, struc
 
     if (st == STATUS_OK) st = data_check_count(f.count, in->desc, wire_pull_entry_size, e);
     if (st == STATUS_OK) st = data_find_store(r->server, f.store, &s, e);
+    if (st == STATUS_OK && to_mailbox) st = box_places(in, f.count, &places, e);
     if (st != STATUS_OK) return st;
     p = mem_zero(sizeof *p + f.count * sizeof p->entries[0]);
     if (p == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a pull");
     p->request = request_keep(r);
     p->store = s;
     p->count = f.count;
+    p->to_mailbox = to_mailbox;
+    if (to_mailbox && r->session->box != NULL) p->box = box_hold(r->session->box);
     if (session_worker(r->session, s, &p->worker, NULL) == STATUS_OK) worker_hold(p->worker);
     if (p->request == NULL) {
         pull_free(p);
@@ -215,6 +229,7 @@ static enum status pull_read(struct request *r, const struct incoming *in, struc
     for (uint32_t i = 0; i < p->count; i++) {
         p->entries[i].pull = p;
         if (!wire_get_pull_entry(&desc, &p->entries[i].entry)) p->count = i;
+        else if (to_mailbox) wire_get_place(&places, &p->entries[i].place);
     }
     *out = p;
     return STATUS_OK;
@@ -231,6 +246,7 @@ static bool pull_now(struct request *r, const struct incoming *in)
     struct error e;
     uint32_t i;
 
+    if (in->header.flags & WIRE_FLAG_MAILBOX) return false;
     if (!wire_get_pull(&fixed, &f) || data_check_count(f.count, in->desc, wire_pull_entry_size, &e) != STATUS_OK ||
         data_find_store(r->server, f.store, &p.store, &e) != STATUS_OK)
         return false;
@@ -251,6 +267,48 @@ static bool pull_now(struct request *r, const struct incoming *in)
     return true;
 }
 
+static void delivered(struct task *t, enum status s)
+{
+    struct pull *p = CONTAINER_OF(t, struct pulled, task)->pull;
+
+    if (s != STATUS_OK)
+        error_set(&p->failed, REASON_DEVICE_LOST, "the device was lost while a value was copied to a mailbox");
+    pull_pass(p);
+}
+
+/* In the order of the key's queue: the step that will write this buffer again comes after it, whoever takes the
+ * version. */
+static enum status deliver(struct pull *p, struct pulled *x, struct error *e)
+{
+    struct key *k = x->key;
+    void *to;
+    enum status st = box_at(p->request->session, &x->place, wanted_size(x), &to, e);
+
+    if (st != STATUS_OK) return st;
+    st = device_download(k->queue, to, x->version->mem, (size_t)x->entry.offset, (size_t)wanted_size(x));
+    if (st != STATUS_OK) {
+        *e = *device_error(k->core->device);
+        return st;
+    }
+    x->task.run = delivered;
+    p->pending++;
+    core_after(k->core, k->queue_index, &x->task);
+    return STATUS_OK;
+}
+
+static enum status pull_begin(struct pull *p, struct pulled *x, struct error *e)
+{
+    enum status st = pull_find(p, x, e);
+
+    if (st != STATUS_OK || x->version == NULL) return st;
+    if (p->to_mailbox) return deliver(p, x, e);
+    if (x->version->host != NULL) return STATUS_OK;
+    x->task.run = fetched;
+    p->pending++;
+    version_fetch(x->version, &x->task);
+    return STATUS_OK;
+}
+
 void method_Pull(struct request *r, const struct incoming *in)
 {
     struct pull *p = NULL;
@@ -264,13 +322,7 @@ void method_Pull(struct request *r, const struct incoming *in)
     p->pending = 1;
     for (uint32_t i = 0; i < p->count; i++) {
         struct pulled *x = &p->entries[i];
-        if (pull_find(p, x, &e) != STATUS_OK) {
-            pull_fault(x, &e);
-        } else if (x->version != NULL && x->version->host == NULL) {
-            x->task.run = fetched;
-            p->pending++;
-            version_fetch(x->version, &x->task);
-        }
+        if (pull_begin(p, x, &e) != STATUS_OK) pull_fault(x, &e);
     }
     pull_pass(p);
 }

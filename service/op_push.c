@@ -55,13 +55,17 @@ static enum status find_key(const struct batch *b, uint64_t id, struct key **out
 
 /* The incomplete push of this step, if it is this one. A push that its sender gave up half way leaves a staging whose
  * step the next push bears again: the newer name takes the place of the older, so that their bytes never mix. */
-static enum status find_push(struct worker *w, const struct key *k, uint64_t step, uint64_t sequence,
+static enum status find_push(struct worker *w, const struct key *k, uint64_t step, uint64_t sequence, bool fed,
                              struct staging **out, struct error *e)
 {
     struct staging *s = staging_find(w, STAGING_PUSH, k, step);
 
     *out = s;
-    if (s == NULL || s->sequence == sequence) return STATUS_OK;
+    if (s == NULL) return STATUS_OK;
+    if (s->sequence == sequence && s->fed != fed)
+        return error_set(e, REASON_BAD_ARGUMENT, "the parts of push %" PRIu64 " before this one came %s; all of them "
+                         "come the same way", step, s->fed ? "through a mailbox" : "in frames");
+    if (s->sequence == sequence) return STATUS_OK;
     if (sequence < s->sequence)
         return error_set(e, REASON_CANCELLED, "push %" PRIu64 " was begun anew; this part of the earlier one is void",
                          step);
@@ -70,8 +74,8 @@ static enum status find_push(struct worker *w, const struct key *k, uint64_t ste
     return STATUS_OK;
 }
 
-enum status push_open(struct batch *b, const struct entry *x, uint64_t sequence, struct staging **out,
-                             bool *repeat, struct error *e)
+enum status push_open(struct batch *b, const struct entry *x, uint64_t sequence, bool fed, struct staging **out,
+                      bool *repeat, struct error *e)
 {
     struct core *c = b->store->core;
     struct key *k;
@@ -79,19 +83,29 @@ enum status push_open(struct batch *b, const struct entry *x, uint64_t sequence,
     enum status st = find_key(b, x->push.key, &k, e);
 
     if (st == STATUS_OK) st = check_type(k, x, e);
-    if (st == STATUS_OK) st = find_push(b->worker, k, x->push.step, sequence, out, e);
+    if (st == STATUS_OK) st = find_push(b->worker, k, x->push.step, sequence, fed, out, e);
     if (st != STATUS_OK || *out != NULL) return st;
     st = store_push_check(b->store, k, b->worker, x->push.step, repeat, &late, e);
     if (*repeat) c->counters.pushes_repeated++;
     if (st != STATUS_OK || *repeat) return st;
     bool advances = k->rounds[0] != NULL && k->rounds[0]->step == x->push.step;
+    unsigned how = (advances ? STAGING_ADVANCES : 0) | (fed ? STAGING_FED : 0);
     st = staging_new(c, b->sums ? STAGING_SUM : STAGING_PUSH, k, b->worker, x->push.step, k->shape.size,
-                     key_place(k, k->shape.dtype), advances, out, e);
+                     key_place(k, k->shape.dtype), how, out, e);
     if (st == STATUS_OK) (*out)->sequence = sequence;
     return st;
 }
 
 /* ---- Push ------------------------------------------------------------------------------------------------------- */
+
+void push_answer(const struct request *r, struct answer *a, struct landed done)
+{
+    struct wire_push_done f = {.recorded = done.complete, .faults = a->fault_count, .applied = done.applied,
+                               .window = r->server->core.staging_max / 2};
+
+    wire_put_push_done(&a->fixed, &f);
+    answer_send(r, a);
+}
 
 void method_Push(struct request *r, const struct incoming *in)
 {
@@ -103,11 +117,12 @@ void method_Push(struct request *r, const struct incoming *in)
         answer_error(r, &e);
         return;
     }
+    if (in->header.flags & WIRE_FLAG_MAILBOX) {
+        mailbox_push(r, in, &b);
+        return;
+    }
     struct landed done = data_land(r, in, &b, NULL, &a);
-    struct wire_push_done f = {.recorded = done.complete, .faults = a.fault_count, .applied = done.applied,
-                               .window = r->server->core.staging_max / 2};
-    wire_put_push_done(&a.fixed, &f);
-    answer_send(r, &a);
+    push_answer(r, &a, done);
 }
 
 /* ---- Set -------------------------------------------------------------------------------------------------------- */
@@ -131,7 +146,7 @@ enum status set_open(struct batch *b, const struct entry *x, uint64_t sequence, 
     *out = b->worker != NULL ? staging_find(b->worker, STAGING_SET, k, sequence) : NULL;
     if (*out != NULL) return STATUS_OK;
     return staging_new(b->store->core, STAGING_SET, k, b->worker, sequence, k->shape.size,
-                       key_place(k, k->shape.dtype), false, out, e);
+                       key_place(k, k->shape.dtype), 0, out, e);
 }
 
 /* One Set request: answered when all its values are applied. */

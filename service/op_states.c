@@ -543,7 +543,7 @@ static enum status open_state(struct setting *set, struct key *k, const struct g
         buf_fini(&about);
         return s;
     }
-    s = staging_new(k->core, STAGING_STATE, k, set->worker, sequence, x->state.total, (struct mem_place){0}, false, out,
+    s = staging_new(k->core, STAGING_STATE, k, set->worker, sequence, x->state.total, (struct mem_place){0}, 0, out,
                     e);
     if (s == STATUS_OK) (*out)->about = about;
     else buf_fini(&about);

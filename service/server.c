@@ -51,6 +51,7 @@ enum status server_new(const struct server_config *config, uint64_t now_ms, stru
     s->config = *config;
     s->next_session = 1;
     s->next_epoch = 1;
+    s->next_box = 1;
     s->started_ms = now_ms;
     list_init(&s->sessions);
     list_init(&s->peers);
@@ -59,6 +60,7 @@ enum status server_new(const struct server_config *config, uint64_t now_ms, stru
     if (st == STATUS_OK) st = copy_text(config->token, &s->token, e);
     if (st == STATUS_OK) st = copy_text(config->advertise, &s->advertise, e);
     if (st == STATUS_OK) st = copy_text(config->bulk_path, &s->bulk_path, e);
+    if (st == STATUS_OK) st = copy_text(config->host, &s->host, e);
     if (st == STATUS_OK) st = core_init(&s->core, config->device, config->seed, config->staging_max, now_ms, e);
     if (st != STATUS_OK) goto out;
     s->core.embedded = config->embedded;
@@ -88,6 +90,7 @@ void server_free(struct server *s)
     mem_free(s->token);
     mem_free(s->advertise);
     mem_free(s->bulk_path);
+    mem_free(s->host);
     mem_free(s);
 }
 
@@ -201,6 +204,8 @@ static enum status check_request(const struct peer *p, const struct incoming *in
     }
     if (name == NULL) return error_set(e, REASON_UNKNOWN_METHOD, "method %u is not known to this daemon", h->method);
     if (h->flags & WIRE_FLAG_ANSWER) return error_set(e, REASON_MALFORMED, "an answer was sent to the daemon");
+    if ((h->flags & WIRE_FLAG_MAILBOX) && h->method != WIRE_Push && h->method != WIRE_Pull)
+        return error_set(e, REASON_MALFORMED, "%s has no values in a mailbox; Push and Pull have", name);
     if (p->session == NULL && wire_head_size(h) + h->body_size > HELLO_FRAME_MAX) /* before a parser is let at it */
         return error_set(e, REASON_TOO_LARGE, "a frame of %llu bytes before HELLO; at most %d are taken",
                          (unsigned long long)(wire_head_size(h) + h->body_size), HELLO_FRAME_MAX);

@@ -28,6 +28,7 @@ struct server_config {
     unsigned bulk_port;              /* told to clients in HELLO; 0: no bulk door. May be set later. */
     const char *bulk_path;           /* lent; of a Unix socket, instead */
     const char *advertise;           /* lent; host that clients shall dial, or NULL: the one they dialled */
+    const char *host;                /* lent; which machine this is (service/base/host.h); NULL: no mailboxes */
 };
 
 /* What a door can do with a connection; `link` is the door's. All calls come from within server_ calls. */

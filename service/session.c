@@ -153,6 +153,7 @@ void session_attach(struct session *s, struct peer *p)
 void session_detach(struct peer *p)
 {
     if (p->session == NULL) return;
+    box_peer_gone(p->session, p);
     p->session->peers--;
     p->session = NULL;
 }

@@ -45,6 +45,8 @@ enum { LISTEN_MAX = 8, SETTINGS_FILE_SIZE_MAX = 64 << 10 };
       "memory of the device; a new key that would need more is refused; standard: no cap (suffixes k m g t)")         \
     X(bytes,   staging_max,    "staging-max",    "BYTES",                "",                     LIVE,  NULL,         \
       "memory for pushes on their way; standard: a quarter of the machine's")                                         \
+    X(bytes,   mailbox_max,    "mailbox-max",    "BYTES",                "",                     LIVE,  NULL,         \
+      "memory of the GPU for mailboxes of trainers on this machine; standard: 1g; below 64k there are none")          \
     X(grace,   drain_timeout,  "drain-timeout",  "SECONDS",              "10",                   LIVE,  "Time",       \
       "for what is under way when the daemon is told to stop")                                                        \
     X(seconds, round_timeout,  "round-timeout",  "SECONDS",              "60",                   LIVE,  NULL,         \

@@ -45,10 +45,10 @@ static enum status admit_client(const struct core *c, const struct share *u, uin
 }
 
 enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, struct worker *w, uint64_t tag,
-                        uint64_t size, struct mem_place place, bool advances, struct staging **out, struct error *e)
+                        uint64_t size, struct mem_place place, unsigned how, struct staging **out, struct error *e)
 {
     struct staging *s = NULL;
-    bool lent = false;
+    bool lent = false, advances = how & STAGING_ADVANCES, fed = how & STAGING_FED;
     enum status st = admit_client(c, w != NULL ? w->share : NULL, size, advances, e);
 
     if (st == STATUS_OK) st = admit(c, k, size, advances, &lent, e);
@@ -57,7 +57,8 @@ enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, s
     if (s == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a push");
     /* A state is several pieces of the device, to which it goes from the host. */
     if (kind != STAGING_STATE) st = core_mem_new(c, (size_t)size, place, &s->mem, e);
-    if (st == STATUS_OK && s->mem.host == NULL && kind != STAGING_SUM) st = device_pin_new(c->device, size > 0 ? (size_t)size : 1, &s->pin, e);
+    if (st == STATUS_OK && s->mem.host == NULL && kind != STAGING_SUM && !fed)
+        st = device_pin_new(c->device, size > 0 ? (size_t)size : 1, &s->pin, e);
     if (st != STATUS_OK) {
         if (s->mem.size > 0) core_mem_free(c, &s->mem);
         mem_free(s);
@@ -71,6 +72,7 @@ enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, s
     s->tag = tag;
     s->size = size;
     s->touched_ms = c->now_ms;
+    s->fed = fed;
     s->lent = lent;
     if (lent) k->room_lent = true;
     c->staging_used += size;
@@ -123,6 +125,14 @@ static void leave_worker(struct staging *s)
     if (s->lent) s->key->room_lent = false;
 }
 
+/* Whether copies of staging_feed may be under way. */
+static bool is_written(const struct staging *s)
+{
+    uint64_t passed;
+
+    return s->fed_mark > 0 && device_passed(s->key->queue, &passed) == STATUS_OK && passed < s->fed_mark;
+}
+
 void staging_free(struct staging *s)
 {
     if (s == NULL) return;
@@ -130,6 +140,11 @@ void staging_free(struct staging *s)
     tear_off_landings(s);
     list_remove(&s->node);
     leave_worker(s);
+    if (is_written(s)) {
+        s->fed_mark = 0;
+        staging_free_after(s, s->key->queue_index);
+        return;
+    }
     c->staging_used -= s->size;
     share_add(s->share, -(int64_t)s->size);
     if (s->mem.size > 0) core_mem_free(c, &s->mem);
@@ -172,6 +187,20 @@ void *staging_land(struct staging *s, struct landing *l, uint64_t offset, uint64
     list_append(&s->landings, &l->node);
     uint8_t *base = s->mem.host != NULL ? s->mem.host : s->pin;
     return base + offset;
+}
+
+enum status staging_feed(struct staging *s, uint64_t offset, const void *from, uint64_t size, struct error *e)
+{
+    struct landing l = {.staging = s, .offset = offset, .size = size};
+    struct queue *q = s->key->queue;
+    enum status st = device_upload(q, s->mem, (size_t)offset, from, (size_t)size);
+
+    if (st != STATUS_OK) {
+        *e = *device_error(q->device);
+        return st;
+    }
+    s->fed_mark = q->mark + 1;
+    return staging_landed(&l, e);
 }
 
 void landing_cancel(struct landing *l)

@@ -48,22 +48,28 @@ struct staging {
     uint64_t touched_ms;                     /* when it last moved on by enough, and what was there then */
     uint64_t touched_have;
     bool complete;
+    bool fed;                                /* the device copies its bytes from where they are: it has no pin */
+    uint64_t fed_mark;                       /* of the key's queue: until it has passed the device writes to mem */
     bool lent;                               /* took the room that is kept for its round, which admits one at a time */
     struct init_wanted *init;                /* init: owned; what is to be created */
     struct buf about;                        /* state: what it consists of, as its parts say */
 };
 
-/* Room for `size` bytes at this place. advances: it belongs to the oldest open round of its key, whose room is reserved.
+enum {
+    STAGING_ADVANCES = 1,        /* it belongs to the oldest open round of its key, whose room is reserved */
+    STAGING_FED = 2              /* all its bytes come by staging_feed, none by staging_land */
+};
+/* Room for `size` bytes at this place; how: bits from above.
  * STAGING_FULL with a retry time when there is none, IN_FLIGHT when this client has its half of it. worker and key are
  * held. */
 enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, struct worker *w, uint64_t tag,
-                        uint64_t size, struct mem_place place, bool advances, struct staging **out,
+                        uint64_t size, struct mem_place place, unsigned how, struct staging **out,
                         struct error *e) MUST_CHECK;
 /* Room for bytes of another kind, such as a copy of a state, under the same bounds. u: the client's share; NULL:
  * nobody's. It is given back by staging_return. */
 enum status staging_reserve(struct core *c, struct share *u, uint64_t size, struct error *e) MUST_CHECK;
 void staging_return(struct core *c, struct share *u, uint64_t size);
-/* Frees it now: no device work may name it. */
+/* Frees it now, or when staging_feed's copies are done; no other device work may name it. */
 void staging_free(struct staging *s);
 /* Frees it when all work given to the queue so far is done. */
 void staging_free_after(struct staging *s, unsigned queue_index);
@@ -75,6 +81,10 @@ struct staging *staging_find(struct worker *w, enum staging_kind kind, const str
 void *staging_land(struct staging *s, struct landing *l, uint64_t offset, uint64_t size);
 /* The run has been written whole. Sets s->complete when nothing is missing, and then tears off all other landings. */
 enum status staging_landed(struct landing *l, struct error *e) MUST_CHECK;
+/* Has the device copy bytes offset.. of it from where they are (an address that uploads may have), in the order of the
+ * key's queue, and counts them as written. */
+enum status staging_feed(struct staging *s, uint64_t offset, const void *from, uint64_t size,
+                         struct error *e) MUST_CHECK;
 void landing_cancel(struct landing *l);      /* a connection died or gave up; nothing when not linked */
 
 /* Drops those without progress since before_ms; answers when the next would be due. */

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define URL_STANDARD "tcp://127.0.0.1:7700"
-enum { DATA_CONNECTIONS_MAX = 8 };
+enum { DATA_CONNECTIONS_MAX = 8, MAILBOX_SIZE = 128 << 20 };
 
 struct option {
     const json_t *value;
@@ -186,6 +186,16 @@ static enum status read_connections(const struct option *o, struct error *e)
     return STATUS_OK;
 }
 
+static enum status read_mailbox(const struct option *o, struct error *e)
+{
+    json_int_t n = json_integer_value(o->value);
+
+    if (!json_is_integer(o->value) || (n != 0 && n < MAILBOX_SIZE_MIN) || n > MAILBOX_SIZE_MAX)
+        return wrong(o, "0, or bytes from 65536 to 268435456", e);
+    o->out->mailbox = (uint64_t)n;
+    return STATUS_OK;
+}
+
 /* ---- the table -------------------------------------------------------------------------------------------------- */
 
 #define OPTIONS(X)                      \
@@ -210,7 +220,8 @@ static enum status read_connections(const struct option *o, struct error *e)
     X(engine, engine)                   \
     X(bulk, bulk)                       \
     X(join, join)                       \
-    X(connections, connections)
+    X(connections, connections)         \
+    X(mailbox, mailbox)
 
 static const struct {
     const char *name;
@@ -326,6 +337,7 @@ enum status client_options_read(const struct client_type *type, const char *docu
     out->bulk = true;
     out->join = true;
     out->connections = 1;
+    out->mailbox = MAILBOX_SIZE;
     out->needs_gpu = strcmp(type->canonical, "nccl") == 0;
     buf_format(&out->create, "{\"type\":\"%s\"", type->canonical);
 

@@ -22,6 +22,7 @@ struct client_options {
     bool nanomsg;                                /* libnanomsg carries it, not our own engine */
     bool bulk;
     unsigned connections;                        /* for data */
+    uint64_t mailbox;                            /* bytes; 0: none is asked for */
     bool store_named;
     bool join;                                   /* false: only looks; neither creates the store nor joins it */
     struct buf create;                           /* the Create document: the type and what was stated */

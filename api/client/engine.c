@@ -1,5 +1,6 @@
 #include "api/client/engine.h"
 
+#include "api/client/box.h"
 #include "api/client/documents.h"
 #include "api/client/lane.h"
 #include "service/base/mem.h"
@@ -70,9 +71,11 @@ void engine_free(struct engine *en)
     error_set(&e, REASON_CLOSED, "the handle is closed");
     op_release(en->rejoin);
     op_release(en->heartbeat);
+    box_fini(en);
     assert(list_empty(&en->ops));
     for (unsigned i = 0; i < en->lane_count; i++) lane_reset(en->lanes[i], &e);
     for (unsigned i = 0; i < en->lane_count; i++) mem_free(en->lanes[i]);
+    gpu_fini(&en->gpu);
     keys_free(en->keys);
     mem_free(en);
 }
@@ -218,6 +221,7 @@ static void look_after_own(struct engine *en)
         if (op->result.error.status == STATUS_OK) read_heartbeat(en, op_answer(op));
         op_release(op);
     }
+    box_asked(en);
     op = en->rejoin;
     if (op != NULL && op->result.finished) {
         en->rejoin = NULL;

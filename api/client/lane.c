@@ -1,6 +1,8 @@
 #include "api/client/lane.h"
 
+#include "api/client/box.h"
 #include "api/client/documents.h"
+#include "service/base/host.h"
 #include "service/base/log.h"
 
 #include <string.h>
@@ -207,6 +209,7 @@ void lane_reset(struct lane *l, const struct error *why)
 {
     struct engine *en = l->engine;
 
+    box_lane_down(en, l);
     l->link->ops->close(l->link);
     if (l->state == LANE_UP) {
         l->attempts = 0;
@@ -388,6 +391,15 @@ static void read_limits(struct session *s, const json_t *limits)
     s->window = bounded(doc_u64(limits, "window", MIB(64)), 1, UINT64_MAX / 2);
 }
 
+/* Only a daemon on this machine can lend memory of its GPU. */
+static uint64_t read_mailbox(const json_t *offer)
+{
+    char host[HOST_ID_SIZE];
+
+    host_id(host);
+    return host[0] != '\0' && strcmp(host, doc_text(offer, "host")) == 0 ? doc_u64(offer, "size_max", 0) : 0;
+}
+
 static enum status read_session(struct engine *en, const json_t *doc, struct error *e)
 {
     struct session s = {.known = true};
@@ -402,6 +414,7 @@ static enum status read_session(struct engine *en, const json_t *doc, struct err
     s.heartbeat_ms = (uint32_t)bounded(doc_u64(doc, "heartbeat_ms", HEARTBEAT_MS), 10, 3600000);
     read_limits(&s, json_object_get(doc, "limits"));
     if (json_is_object(json_object_get(doc, "bulk"))) read_bulk(en, json_object_get(doc, "bulk"));
+    s.box_max = read_mailbox(json_object_get(doc, "mailbox"));
     en->session = s;
     return STATUS_OK;
 }

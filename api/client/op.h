@@ -7,6 +7,7 @@
 #define API_CLIENT_OP_H
 
 #include "api/client/engine.h"
+#include "api/client/gpu.h"
 #include "api/client/keys.h"
 
 struct lane;
@@ -43,6 +44,13 @@ struct call {
     void **items;                /* its entries, freed with the call */
     size_t item_count;
     uint64_t offset, size;       /* of a part */
+
+    bool on_gpu;                 /* of a Pull: its values go there */
+
+    /* the mailbox's: */
+    uint64_t box;                /* in which it has a slot; 0: none */
+    unsigned slot;
+    uint64_t slot_at;            /* where that begins */
 };
 
 /* NULL: no memory, and the operation has been ended. */
@@ -165,13 +173,19 @@ void op_step_answer(struct op *op, struct call *c, const struct incoming *in, co
 /* ---- tensors ---------------------------------------------------------------------------------------------------- */
 
 /* Checks a tensor of the caller by itself. */
-enum status tensor_check(const struct paramd_tensor *t, const struct paramd_key *k, uint64_t *size,
+enum status tensor_check(struct gpu *g, const struct paramd_tensor *t, const struct paramd_key *k, uint64_t *size,
                          struct error *e) MUST_CHECK;
 /* Against the key: both named, and the cure for numpy's standard type. */
 enum status tensor_fits(const struct paramd_tensor *t, const struct key *k, struct error *e) MUST_CHECK;
+static inline bool tensor_on_gpu(const struct paramd_tensor *t) { return t->dtype & PARAMD_CUDA; }
+/* Its dtype without the bit that says where it lies. */
+static inline int tensor_dtype(const struct paramd_tensor *t) { return t->dtype & ~PARAMD_CUDA; }
+/* A copy in host memory of a value on a GPU; *out is for mem_free. */
+enum status tensor_fetch(struct gpu *g, const struct paramd_tensor *t, uint64_t size, void **out,
+                         struct error *e) MUST_CHECK;
 /* The sum of values of one key in its own type. OUT_OF_RANGE when an integer does not fit. *out is for mem_free. */
-enum status tensor_sum(const struct tensors *t, const size_t *indices, size_t count, const struct key *k, void **out,
-                       struct error *e) MUST_CHECK;
+enum status tensor_sum(struct gpu *g, const struct tensors *t, const size_t *indices, size_t count, const struct key *k,
+                       void **out, struct error *e) MUST_CHECK;
 
 /* Values of a request, laid out in its body: small ones are copied together, large ones are sent from where they
  * lie. */
@@ -189,6 +203,21 @@ struct session {
     uint32_t session, epoch, heartbeat_ms;
     uint64_t part_max, window;
     unsigned in_flight_bulk, in_flight_small;
+    uint64_t box_max;                    /* bytes of a mailbox that it would give; 0: none */
+};
+
+enum { BOX_SLOTS = 16 };
+
+/* See box.h. */
+struct box {
+    enum { BOX_UNASKED, BOX_ASKING, BOX_OPEN, BOX_NONE } state;
+    uint64_t id;
+    void *at;
+    uint64_t slot_size;
+    uint32_t taken;                      /* bit i: slot i is a request's */
+    bool full;                           /* somebody waits for a slot */
+    const struct lane *lane;             /* whose connection has it */
+    struct op *op;                       /* that asks for it, or NULL */
 };
 
 struct engine {
@@ -208,6 +237,8 @@ struct engine {
     bool has_bulk, bulk_failed;          /* told in HELLO; could not be reached */
     uint64_t in_flight;                  /* bytes of pushes */
 
+    struct gpu gpu;
+    struct box box;
     struct keys *keys;
     struct list ops;
     struct list ready[ROLE_COUNT];

@@ -21,6 +21,7 @@ struct item {
     struct op_init *init;
     size_t index;                /* in the call, and of the operation's keys: keys are distinct */
     enum item_state state;
+    void *fetched;               /* owned: the value, if it lies on a GPU; NULL: not needed yet */
     uint64_t size, sent, accepted;
     unsigned open, renewed, refused;
     bool restart;
@@ -63,8 +64,8 @@ static void item_done(struct item *i, const struct wire_init_result *r)
     struct key *k = p->op.held[i->index];
 
     if (r != NULL && r->key != 0 && r->next_step != 0)
-        key_learn(k, &(struct key_facts){r->key, (enum dtype)t->dtype, (unsigned)t->ndim, t->shape, r->next_step},
-                  p->op.engine->joining);
+        key_learn(k, &(struct key_facts){r->key, (enum dtype)tensor_dtype(t), (unsigned)t->ndim, t->shape,
+                                         r->next_step}, p->op.engine->joining);
     else
         k->known = 0;
     enter(i, ITEM_DONE);
@@ -274,7 +275,7 @@ static void put_entry(struct call *c, struct item *i, uint64_t offset, uint64_t 
 
     wire_put_init_entry(&c->desc, &(struct wire_init_entry){
         .number = name->number, .offset = offset, .size = size, .total = i->size,
-        .name_size = (uint16_t)name->text.size, .key_type = name->type, .dtype = (uint8_t)t->dtype,
+        .name_size = (uint16_t)name->text.size, .key_type = name->type, .dtype = (uint8_t)tensor_dtype(t),
         .ndim = (uint8_t)t->ndim, .storage = STORAGE_DENSE,
     });
     for (int d = 0; d < t->ndim; d++) put_dim(&c->desc, (uint64_t)t->shape[d]);
@@ -315,6 +316,18 @@ static struct call *check(struct op_init *p)
     return c;
 }
 
+/* In host memory. NULL: it could not be brought there, and the operation has failed. */
+static const void *value_of(struct item *i)
+{
+    struct op *op = &i->init->op;
+    const struct paramd_tensor *t = &i->init->t.values[i->index];
+    struct error e;
+
+    if (!tensor_on_gpu(t) || i->size == 0) return t->data;
+    if (i->fetched == NULL && tensor_fetch(&op->engine->gpu, t, i->size, &i->fetched, &e) != STATUS_OK) op_fail(op, &e);
+    return i->fetched;
+}
+
 static struct call *part(struct op_init *p, struct item *i)
 {
     uint64_t left = i->size - i->sent, most = part_size(p), size = left < most ? left : most;
@@ -324,11 +337,12 @@ static struct call *part(struct op_init *p, struct item *i)
     c->offset = i->sent;
     c->size = c->body_size = size;
     put_entry(c, i, i->sent, size);
-    if (!call_segments(c, 1)) {
+    const uint8_t *from = value_of(i);
+    if (from == NULL || !call_segments(c, 1)) {
         c->desc.failed = true;
         return c;
     }
-    call_segment(c, (const char *)p->t.values[i->index].data + i->sent, size, &p->op);
+    call_segment(c, from + i->sent, size, &p->op);
     i->sent += size;
     if (i->sent == i->size) enter(i, ITEM_FLYING);
     return c;
@@ -346,10 +360,10 @@ static struct call *batch(struct op_init *p)
         struct item *i = LIST_FIRST(struct item, node, &p->values);
         put_entry(c, i, 0, i->size);
         i->accepted = 0;
-        pieces[n] = (struct piece){p->t.values[i->index].data, i->size};
+        pieces[n] = (struct piece){value_of(i), i->size};
         enter(i, ITEM_FLYING);
     }
-    if (!call_lay_out(c, pieces, count, &p->op)) c->desc.failed = true;
+    if (op_result(&p->op)->finished || !call_lay_out(c, pieces, count, &p->op)) c->desc.failed = true;
 out:
     if (pieces != here) mem_free(pieces);
     return c;
@@ -375,7 +389,7 @@ static enum status check_call(struct op_init *p, struct error *e)
     for (size_t n = 0; n < p->t.count; n++) {
         struct item *i = &p->items[n];
         bool is_new;
-        enum status s = tensor_check(&p->t.values[n], &p->t.keys[n], &i->size, e);
+        enum status s = tensor_check(&p->op.engine->gpu, &p->t.values[n], &p->t.keys[n], &i->size, e);
         if (s == STATUS_OK) s = op_hold(&p->op, &p->t.keys[n], &i->index, &is_new, e);
         if (s != STATUS_OK) return s;
         if (!is_new)
@@ -385,7 +399,13 @@ static enum status check_call(struct op_init *p, struct error *e)
     return STATUS_OK;
 }
 
-static void init_free(struct op *op) { mem_free(init_op(op)->items); }
+static void init_free(struct op *op)
+{
+    struct op_init *p = init_op(op);
+
+    for (size_t n = 0; p->items != NULL && n < p->t.count; n++) mem_free(p->items[n].fetched);
+    mem_free(p->items);
+}
 
 static void init_what(const struct op *op, struct buf *out)
 {

@@ -1,5 +1,6 @@
 /* Pull: own pushes first, then the newest value of each key. Small values come many to a frame; larger ones are read
  * from the link straight into the caller's array, in parts of one version if they are large. */
+#include "api/client/box.h"
 #include "api/client/lane.h"
 #include "service/base/mem.h"
 
@@ -28,6 +29,8 @@ struct item {
     enum item_state state;
     size_t first, count;         /* of pull->grouped: its outputs */
     size_t target;               /* the output that is read into; the others are copied */
+    bool on_gpu;                 /* and lies there */
+    uint64_t place;              /* in the slot of its request */
     uint64_t newer;              /* 0: always */
     uint64_t version;            /* that the parts are of; 0: not known yet */
     uint64_t asked, got;         /* bytes */
@@ -75,6 +78,25 @@ static bool is_wanted(const struct item *i, size_t output, uint64_t version)
     return newer == NULL || newer[output] < version;
 }
 
+/* From the output that was read into to another one. */
+static bool copy_over(const struct item *i, size_t output)
+{
+    struct op_pull *p = i->pull;
+    struct gpu *gpu = &p->op.engine->gpu;
+    void *to = place_of(i, output, 0), *from = place_of(i, i->target, 0);
+    struct error e;
+    enum status s = STATUS_OK;
+
+    if (!i->on_gpu && !tensor_on_gpu(&p->t.values[output])) {
+        memmove(to, from, i->key->size);
+        return true;
+    }
+    if (to != from) s = gpu_copy(gpu, to, from, i->key->size, &e);
+    if (s == STATUS_OK) s = gpu_settle(gpu, &e);
+    if (s != STATUS_OK) op_fail(&p->op, &e);
+    return s == STATUS_OK;
+}
+
 static void item_over(struct item *i, uint64_t version)
 {
     struct op_pull *p = i->pull;
@@ -84,7 +106,7 @@ static void item_over(struct item *i, uint64_t version)
         if (p->newer.versions != NULL) p->newer.versions[output] = version;
         if (output == i->target || i->key->size == 0) continue;
         if (!is_wanted(i, i->target, version) || !is_wanted(i, output, version)) continue;
-        memmove(place_of(i, output, 0), place_of(i, i->target, 0), i->key->size);
+        if (!copy_over(i, output)) return;
     }
     enter(i, ITEM_DONE);
     if (--p->left == 0) op_finish(&p->op);
@@ -112,7 +134,9 @@ static void item_refused(struct item *i, const struct error *e)
         if (i->open == 0) item_again(i);
         return;
     }
-    if (renew && i->renewed++ < RENEWALS_MAX) {
+    if (e->reason == REASON_NO_MAILBOX && i->renewed++ < RENEWALS_MAX) {
+        /* Another one is asked for. */
+    } else if (renew && i->renewed++ < RENEWALS_MAX) {
         i->key->known = 0;
         if (e->reason == REASON_NOT_JOINED) engine_rejoin(en);
     } else if (e->reason != REASON_VERSION_REVOKED && e->retry_ms == 0) {
@@ -181,6 +205,7 @@ static enum placement pull_place(struct op *op, struct call *c, const struct inc
     if (!is_direct(c)) return PLACE_SCRATCH;
     struct item *i = c->items[0];
     if (i->restart) return PLACE_DROP;
+    if (i->on_gpu) return PLACE_SCRATCH;
     if (!wire_get_pull_done(&fixed, &done) || done.count != 1 || done.faults != 0 ||
         !wire_get_pull_result(&results, &r))
         return PLACE_SCRATCH;
@@ -227,6 +252,86 @@ static void read_results(struct op_pull *p, struct call *c, const struct incomin
     }
 }
 
+/* ---- values on a GPU --------------------------------------------------------------------------------------------- */
+
+/* Queues the copy of what one result says. false: the operation has failed. */
+static bool bring(struct item *i, const struct call *c, const struct incoming *in, const struct wire_pull_result *r,
+                  uint64_t *at)
+{
+    struct engine *en = i->pull->op.engine;
+    uint64_t size = is_direct(c) ? c->size : i->key->size;
+    bool in_box = r->flags & RESULT_IN_MAILBOX;
+    const uint8_t *from = in->body;
+    struct error e;
+
+    if (!in_box) *at = wire_aligned(*at);
+    bool inside = in_box || (in->body != NULL && *at <= in->header.body_size && size <= in->header.body_size - *at);
+    if (!is_of(i, r) || r->offset != c->offset || r->size != size || in_box != (c->box != 0) || !inside ||
+        (i->version != 0 && r->version != i->version)) {
+        malformed(i->pull);
+        return false;
+    }
+    from = in_box ? box_memory(en, c) + i->place : from + *at;
+    if (!in_box) *at += size;
+    if (gpu_copy(&en->gpu, place_of(i, i->target, c->offset), from, size, &e) == STATUS_OK) return true;
+    op_fail(&i->pull->op, &e);
+    return false;
+}
+
+/* Whether a result has bytes for its item. */
+static bool has_bytes(const struct item *i, const struct wire_pull_result *r)
+{
+    return i != NULL && !i->restart && (i->version != 0 || is_newer(i, r->version));
+}
+
+static void end_result(struct item *i, const struct call *c, const struct wire_pull_result *r)
+{
+    if (i->restart) {
+        if (i->open == 0) item_again(i);
+        return;
+    }
+    if (!has_bytes(i, r)) {
+        item_over(i, r->version);
+        return;
+    }
+    i->version = r->version;
+    i->got += is_direct(c) ? c->size : i->key->size;
+    if (i->got == i->key->size) item_over(i, i->version);
+    else if (i->asked < i->key->size && i->state == ITEM_FLYING) enter(i, ITEM_READY);
+}
+
+/* All copies at once, and then what follows from their being done. */
+static void read_gpu(struct op_pull *p, struct call *c, const struct incoming *in, struct answer_reader *a,
+                     uint32_t count)
+{
+    struct answer_reader again = *a;
+    struct wire_pull_result r;
+    struct error e;
+    uint64_t at = 0;
+
+    for (uint32_t n = 0; n < count && wire_get_pull_result(&a->results, &r); n++)
+        if (has_bytes(c->items[n], &r) && !bring(c->items[n], c, in, &r, &at)) break;
+    if (gpu_settle(&p->op.engine->gpu, &e) != STATUS_OK) op_fail(&p->op, &e);
+    for (uint32_t n = 0; n < count && !p->op.result.finished && wire_get_pull_result(&again.results, &r); n++) {
+        if (c->items[n] == NULL) continue;
+        end_result(c->items[n], c, &r);
+        c->items[n] = NULL;
+    }
+}
+
+static size_t gpu_count(const struct op_pull *p, uint64_t most)
+{
+    uint64_t end = 0;
+    size_t count = 0;
+
+    LIST_EACH(struct item, i, node, &p->ready) {
+        end = wire_aligned(end) + i->key->size;
+        if (count == FRAME_ENTRIES || !i->on_gpu || end > most || !key_is_known(p->op.engine, i->key)) break;
+        count++;
+    }
+    return count;
+}
+
 /* What the frame had no room for is asked for again. */
 static void ask_again(struct op_pull *p, struct call *c, uint32_t answered)
 {
@@ -259,11 +364,13 @@ static void read_answer(struct op_pull *p, struct call *c, const struct incoming
     }
     for (uint32_t n = 0; n < done.faults && answer_next_fault(&faults, &index, &e); n++) {
         if (index >= c->item_count || c->items[index] == NULL) continue;
+        if (e.reason == REASON_NO_MAILBOX) box_refused(p->op.engine, c->box);
         item_refused(c->items[index], &e);
         if (p->op.result.finished) return;
         c->items[index] = NULL;
     }
-    read_results(p, c, in, &a, done.count);
+    if (done.count > 0 && c->on_gpu) read_gpu(p, c, in, &a, done.count);
+    else read_results(p, c, in, &a, done.count);
     if (!p->op.result.finished) ask_again(p, c, done.count);
 }
 
@@ -272,12 +379,13 @@ static void pull_answer(struct op *op, struct call *c, const struct incoming *in
     struct op_pull *p = pull_op(op);
 
     for (size_t n = 0; n < c->item_count; n++) ((struct item *)c->items[n])->open--;
-    if (op->result.finished) return;
-    if (why == NULL) {
-        read_answer(p, c, in);
-        return;
+    if (!op->result.finished && why == NULL) {
+        if (c->box == 0 || box_has(op->engine, c)) read_answer(p, c, in);
+        else ask_again(p, c, 1); /* the values lie where this process does not look any more */
+    } else {
+        for (size_t n = 0; n < c->item_count && !op->result.finished; n++) item_refused(c->items[n], why);
     }
-    for (size_t n = 0; n < c->item_count && !op->result.finished; n++) item_refused(c->items[n], why);
+    box_give(op->engine, c);
 }
 
 static void pull_wake(struct op *op)
@@ -318,9 +426,9 @@ static struct call *frame_new(struct op_pull *p, size_t entries)
     return c;
 }
 
-static struct call *part(struct op_pull *p, struct item *i)
+static struct call *part(struct op_pull *p, struct item *i, uint64_t most)
 {
-    uint64_t left = i->key->size - i->asked, most = part_size(p);
+    uint64_t left = i->key->size - i->asked;
     struct call *c = frame_new(p, 1);
 
     if (c == NULL || c->desc.failed) return c;
@@ -341,7 +449,7 @@ static struct call *batch(struct op_pull *p)
     size_t count = 0;
 
     LIST_EACH(struct item, i, node, &p->ready) {
-        if (count == FRAME_ENTRIES || is_large(i) || !key_is_known(p->op.engine, i->key)) break;
+        if (count == FRAME_ENTRIES || i->on_gpu || is_large(i) || !key_is_known(p->op.engine, i->key)) break;
         size += i->key->size + WIRE_ALIGN;
         if (count > 0 && size > part_size(p)) break;
         count++;
@@ -357,6 +465,32 @@ static struct call *batch(struct op_pull *p)
     return c;
 }
 
+/* Values on a GPU come into a slot of the mailbox, or in the answer and are brought there. */
+static struct call *gpu_request(struct op_pull *p, struct item *first, bool in_box)
+{
+    struct engine *en = p->op.engine;
+    uint64_t most = in_box ? box_slot_size(en) : part_size(p), at = 0;
+    bool is_part = first->key->size > most || first->asked > 0;
+    size_t count = is_part ? 1 : gpu_count(p, most);
+    struct call *c = is_part ? NULL : frame_new(p, count);
+
+    if (is_part) c = part(p, first, most);
+    if (c == NULL || c->desc.failed) return c;
+    c->on_gpu = true;
+    if (in_box) box_take(en, c);
+    for (size_t n = 0; n < count; n++) {
+        struct item *i = is_part ? first : LIST_FIRST(struct item, node, &p->ready);
+        if (!is_part) put_entry(c, i, 0, 0);
+        if (!is_part) enter(i, ITEM_FLYING);
+        c->answer_size += in_box || is_part ? 0 : i->key->size;
+        i->place = at;
+        if (in_box) box_put_place(c, at);
+        at = wire_aligned(at + i->key->size);
+    }
+    if (in_box) c->answer_size = count * (wire_pull_result_size + wire_fault_size);
+    return c;
+}
+
 static struct call *pull_next(struct op *op, enum role role)
 {
     struct op_pull *p = pull_op(op);
@@ -364,7 +498,12 @@ static struct call *pull_next(struct op *op, enum role role)
 
     if (role != ROLE_DATA) return NULL;
     while ((i = LIST_FIRST(struct item, node, &p->ready)) != NULL) {
-        if (key_is_known(op->engine, i->key)) return is_large(i) ? part(p, i) : batch(p);
+        bool known = key_is_known(op->engine, i->key);
+        if (known && i->on_gpu) {
+            enum box_use use = box_use(op->engine);
+            return use != BOX_LATER ? gpu_request(p, i, use == BOX_NOW) : NULL;
+        }
+        if (known) return is_large(i) ? part(p, i, part_size(p)) : batch(p);
         enter(i, ITEM_UNKNOWN);
         if (!op->resolving) op_resolve(op);
         if (op->result.finished) break;
@@ -444,6 +583,10 @@ static void group(struct op_pull *p)
         if (newer != NULL) i->newer = newer[i->target];
         p->grouped[i->first + i->count++] = n;
     }
+    for (size_t k = 0; k < p->item_count; k++) {
+        struct item *i = &p->items[k];
+        i->on_gpu = tensor_on_gpu(&p->t.values[i->target]) && i->key->size > 0;
+    }
 }
 
 static void pull_resolved(struct op *op)
@@ -474,7 +617,7 @@ static enum status check_call(struct op_pull *p, struct error *e)
     bool is_new;
 
     for (size_t n = 0; n < p->t.count; n++) {
-        enum status s = tensor_check(&p->t.values[n], &p->t.keys[n], &size, e);
+        enum status s = tensor_check(&p->op.engine->gpu, &p->t.values[n], &p->t.keys[n], &size, e);
         if (s == STATUS_OK) s = op_hold(&p->op, &p->t.keys[n], &p->slots[n], &is_new, e);
         if (s != STATUS_OK) return s;
     }

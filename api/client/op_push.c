@@ -1,5 +1,6 @@
 /* Push and Set: sums of repeated keys, frames of many small values, large values in parts, and each key's
  * contributions one after another. */
+#include "api/client/box.h"
 #include "api/client/lane.h"
 #include "service/base/mem.h"
 
@@ -32,6 +33,8 @@ struct item {
     enum item_state state;
     size_t first, count;         /* of push->grouped: which values of the call */
     const void *data;            /* the value, or the sum */
+    bool on_gpu;                 /* data is an address there */
+    bool in_box;                 /* its parts go through the mailbox */
     void *sum;                   /* owned; NULL: there was one value, or the store sums them */
     const void **list;           /* owned: the values, where the store sums them; else NULL */
     uint64_t sent, accepted;     /* bytes of a value in parts */
@@ -162,6 +165,7 @@ static bool may_retry(struct item *i, const struct error *e)
         i->key->known = 0;
         break;
     case REASON_SEQUENCE_OLD:
+    case REASON_NO_MAILBOX:
         if (i->renewed++ >= RENEWALS_MAX) return false;
         break;
     default:
@@ -253,10 +257,11 @@ static void push_answer(struct op *op, struct call *c, const struct incoming *in
     struct reader fixed = reader_of(in != NULL ? in->fixed : bytes_of("", 0));
     struct wire_push_done push = {0};
     struct wire_set_done set = {0};
+    uint64_t box = c->box;
     struct error e;
     uint32_t index;
 
-    (void)op;
+    box_give(op->engine, c);
     if (why != NULL) {
         call_refused(c, why, in == NULL);
         return;
@@ -268,6 +273,7 @@ static void push_answer(struct op *op, struct call *c, const struct incoming *in
     struct answer_reader a = answer_of(in);
     for (uint32_t n = 0; n < push.faults + set.faults && answer_next_fault(&a, &index, &e); n++) {
         if (index >= c->item_count || c->items[index] == NULL) continue;
+        if (e.reason == REASON_NO_MAILBOX) box_refused(op->engine, box);
         item_refused(c->items[index], &e);
         c->items[index] = NULL;
     }
@@ -365,7 +371,8 @@ static size_t batch_count(const struct op_push *p)
     size_t count = 0;
 
     LIST_EACH(struct item, i, node, &p->ready) {
-        if (count == FRAME_ENTRIES || is_large(p, i) || i->list != NULL || !key_is_known(p->op.engine, i->key)) break;
+        if (count == FRAME_ENTRIES || i->on_gpu || is_large(p, i) || i->list != NULL || !key_is_known(p->op.engine, i->key))
+            break;
         size += i->key->size;
         if (count > 0 && size > part_size(p)) break;
         count++;
@@ -394,6 +401,92 @@ out:
     return c;
 }
 
+/* ---- values on a GPU: by way of a slot of the mailbox, or of the request's own memory ---------------------------- */
+
+/* How many of those that are ready go into one request, and how many bytes they are with what lies between them. */
+static size_t gpu_count(const struct op_push *p, uint64_t most, uint64_t *size)
+{
+    size_t count = 0;
+
+    *size = 0;
+    LIST_EACH(struct item, i, node, &p->ready) {
+        uint64_t end = wire_aligned(*size) + i->key->size;
+        if (count == FRAME_ENTRIES || !i->on_gpu || end > most || !key_is_known(p->op.engine, i->key)) break;
+        *size = end;
+        count++;
+    }
+    return count;
+}
+
+/* The memory that the copies go to: the slot's or, with zeros between the values, the request's. */
+static uint8_t *gpu_room(const struct engine *en, struct call *c, uint64_t size)
+{
+    if (c->box != 0) return box_memory(en, c);
+    uint8_t *to = buf_room(&c->body, (size_t)size);
+    if (to != NULL) memset(to, 0, (size_t)size);
+    c->body_size = size;
+    return to;
+}
+
+/* The next `count` values, or a part of c->size bytes of the next one. */
+static enum status gpu_fill(struct op_push *p, struct call *c, uint8_t *to, size_t count, struct error *e)
+{
+    struct gpu *gpu = &p->op.engine->gpu;
+    enum status s = STATUS_OK;
+
+    for (uint64_t at = 0, n = 0; n < count && s == STATUS_OK; n++) {
+        struct item *i = LIST_FIRST(struct item, node, &p->ready);
+        uint64_t size = c->size > 0 ? c->size : i->key->size;
+        put_entry(c, i, c->offset, size);
+        if (c->box != 0) box_put_place(c, at);
+        s = gpu_copy(gpu, to + at, (const char *)i->data + c->offset, size, e);
+        at = wire_aligned(at + size);
+        take(c, i);
+        if (c->size > 0) i->sent += size;
+        if (c->size == 0 || i->sent == i->key->size || i->cautious) enter(i, ITEM_FLYING);
+    }
+    return s == STATUS_OK ? gpu_settle(gpu, e) : s;
+}
+
+static void begin_part(struct call *c, struct item *i, uint64_t size, bool in_box)
+{
+    if (i->sequence == 0) i->sequence = c->sequence;
+    c->sequence = i->sequence;
+    c->offset = i->sent;
+    c->size = size;
+    i->in_box = in_box;
+}
+
+static struct call *gpu_frame(struct op_push *p, struct item *first, bool in_box)
+{
+    struct engine *en = p->op.engine;
+    uint64_t most = in_box ? box_slot_size(en) : part_size(p), left = first->key->size - first->sent;
+    uint64_t size = left < most ? left : most;
+    bool is_part = first->key->size > most || first->sent > 0;
+    size_t count = is_part ? 1 : gpu_count(p, most, &size);
+    struct call *c = frame_new(p, count);
+    struct error e;
+
+    if (c == NULL || c->desc.failed) return c;
+    if (in_box) box_take(en, c);
+    if (is_part) begin_part(c, first, size, in_box);
+    uint8_t *to = gpu_room(en, c, size);
+    if (to == NULL || gpu_fill(p, c, to, count, &e) == STATUS_OK) return c; /* without memory it is unmade */
+    op_fail(&p->op, &e);
+    c->desc.failed = true;
+    return c;
+}
+
+/* The parts of one value go the same way. When that is closed meanwhile it begins anew. */
+static bool goes_on(struct item *i, bool in_box)
+{
+    if (i->sent == 0 || i->in_box == in_box) return true;
+    i->restart = true;
+    enter(i, ITEM_FLYING);
+    if (i->open == 0) item_again(i);
+    return false;
+}
+
 static struct call *push_next(struct op *op, enum role role)
 {
     struct op_push *p = push_op(op);
@@ -401,7 +494,14 @@ static struct call *push_next(struct op *op, enum role role)
 
     if (role != ROLE_DATA) return NULL;
     while ((i = LIST_FIRST(struct item, node, &p->ready)) != NULL) {
-        if (key_is_known(op->engine, i->key)) return i->list != NULL ? list(p, i) : is_large(p, i) ? part(p, i) : batch(p);
+        bool known = key_is_known(op->engine, i->key);
+        if (known && i->on_gpu) {
+            enum box_use use = p->method == WIRE_Push ? box_use(op->engine) : BOX_NEVER;
+            if (use == BOX_LATER) return NULL;
+            if (goes_on(i, use == BOX_NOW)) return gpu_frame(p, i, use == BOX_NOW);
+            continue;
+        }
+        if (known) return i->list != NULL ? list(p, i) : is_large(p, i) ? part(p, i) : batch(p);
         enter(i, ITEM_UNKNOWN);
         if (!op->resolving) op_resolve(op);
         if (op->result.finished) break;
@@ -470,8 +570,12 @@ static enum status make_list(struct op_push *p, struct item *i, struct error *e)
 
 static enum status sum_of(struct op_push *p, struct item *i, struct error *e)
 {
-    if (is_for_gpus(p, i)) return make_list(p, i, e);
-    enum status s = tensor_sum(&p->t, &p->grouped[i->first], i->count, i->key, &i->sum, e);
+    struct gpu *gpu = &p->op.engine->gpu;
+    const struct paramd_tensor *first = &p->t.values[p->grouped[i->first]];
+
+    if (i->count > 1 && is_for_gpus(p, i)) return make_list(p, i, e);
+    enum status s = i->count == 1 ? tensor_fetch(gpu, first, i->key->size, &i->sum, e)
+                                  : tensor_sum(gpu, &p->t, &p->grouped[i->first], i->count, i->key, &i->sum, e);
     if (s == STATUS_OK) i->data = i->sum;
     return s;
 }
@@ -483,8 +587,11 @@ static enum status sum_up(struct op_push *p, struct error *e)
         i->turn.op = &p->op;
         i->turn.have = have_turn;
         i->key = p->op.held[k];
-        i->data = p->t.values[p->grouped[i->first]].data;
-        if (i->count == 1) continue;
+        const struct paramd_tensor *t = &p->t.values[p->grouped[i->first]];
+        i->data = t->data;
+        i->on_gpu = tensor_on_gpu(t) && i->key->size > 0;
+        if (i->count == 1 && !(i->on_gpu && p->method == 0)) continue;
+        i->on_gpu = false;
         enum status s = sum_of(p, i, e);
         if (s != STATUS_OK) return s;
     }
@@ -534,7 +641,7 @@ static enum status check_call(struct op_push *p, struct error *e)
 
     for (size_t n = 0; n < p->t.count; n++) {
         bool is_new;
-        enum status s = tensor_check(&p->t.values[n], &p->t.keys[n], &size, e);
+        enum status s = tensor_check(&p->op.engine->gpu, &p->t.values[n], &p->t.keys[n], &size, e);
         if (s == STATUS_OK) s = op_hold(&p->op, &p->t.keys[n], &p->slots[n], &is_new, e);
         if (s != STATUS_OK) return s;
         if (!is_new && p->method == WIRE_Set)

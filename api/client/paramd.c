@@ -231,6 +231,8 @@ static enum status update_one(struct paramd *kv, const struct tensors *t, struct
 
     sum.data = sum_data;
     stored.data = data;
+    sum.dtype &= ~PARAMD_CUDA;
+    stored.dtype &= ~PARAMD_CUDA;
     if (sum_data == NULL || data == NULL) {
         s = error_set(e, REASON_NO_MEMORY, "no memory for an update");
         goto out;

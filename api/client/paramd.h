@@ -67,10 +67,15 @@ struct paramd_key {
 
 enum {
     PARAMD_F32 = 0, PARAMD_F64 = 1, PARAMD_F16 = 2, PARAMD_BF16 = 3,
-    PARAMD_I8 = 4, PARAMD_U8 = 5, PARAMD_I32 = 6, PARAMD_I64 = 7
+    PARAMD_I8 = 4, PARAMD_U8 = 5, PARAMD_I32 = 6, PARAMD_I64 = 7,
+    PARAMD_CUDA = 0x100          /* with one of these: data is an address on a GPU */
 };
 
-/* A dense array in row-major order in host memory. */
+/* A dense array in row-major order, in host memory or, with PARAMD_CUDA, on any GPU that this process sees. Work that
+ * is to be done with an array on a GPU before the call reads or writes it must be finished, or have been given to CUDA's
+ * default stream. A daemon on the same machine that lends this process a mailbox on its GPU gets such arrays by a copy
+ * on the GPU; else they go through host memory. States lie in host memory always, and so do the arrays that a function
+ * as updater gets. */
 struct paramd_tensor {
     void *data;                  /* only read where it is an input */
     int dtype;
@@ -95,7 +100,8 @@ struct paramd_info {
  *   "connect_timeout" 5, "worker_timeout" 10 (seconds), "on_reinit" "error" | "replace" | "keep" (else
  *   PARAMD_ON_REINIT), "async_default", "on_missing", "min_workers", "on_late", "sum_order", "elastic", "versions_max",
  *   "token" (else PARAMD_TOKEN, else what stands in the file PARAMD_TOKEN_FILE), "engine" "own" | "nanomsg", "bulk"
- *   true | false, "connections" 1 (bulk), "join" true.
+ *   true | false, "connections" 1 (bulk), "join" true, "mailbox" 134217728 (bytes of the daemon's
+ *   GPU for arrays on a GPU; 0: they go through host memory).
  * What is left out is not sent, and agrees with any store that is there. For a daemon's store this connects, creates
  * the store unless it is there, and joins it as a worker; it waits for connect_timeout at most: UNAVAILABLE with the
  * address and the command that starts a daemon.

@@ -22,7 +22,7 @@ bool slices_can_push(struct paramd *kv, const struct tensors *t)
     if (!is_long(t)) return false;
     for (size_t n = 0; n < t->count; n++) {
         struct key_name name;
-        if (tensor_check(&t->values[n], &t->keys[n], &size, &e) != STATUS_OK ||
+        if (tensor_check(&en->gpu, &t->values[n], &t->keys[n], &size, &e) != STATUS_OK ||
             key_name_of(&t->keys[n], &name, &e) != STATUS_OK)
             return false;
         struct key *k = keys_find(en->keys, &name);

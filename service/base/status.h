@@ -108,7 +108,8 @@ enum status {
     X(62, NETWORK_INVALID,   "network-invalid",      INVALID_ARGUMENT,    422, "network file is invalid")      \
     X(63, NO_NETWORK,        "no-such-network",      NOT_FOUND,           404, "no such network")              \
     X(64, NO_SLOT,           "no-such-slot",         NOT_FOUND,           404, "no such slot")                 \
-    X(65, NO_GPU,            "no-gpu",               FAILED_PRECONDITION, 409, "there is no usable GPU")
+    X(65, NO_GPU,            "no-gpu",               FAILED_PRECONDITION, 409, "there is no usable GPU")         \
+    X(66, NO_MAILBOX,        "no-such-mailbox",      NOT_FOUND,           404, "no such mailbox")
 
 enum reason {
 #define REASON_ENUM(number, name, code, status, http, title) REASON_##name = number,

@@ -72,6 +72,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
     if (e == cudaSuccess) {
         memset(out, 0, sizeof *out);
         snprintf(out->name, sizeof out->name, "stand-in %d", device);
+        memset(out->uuid.bytes, 0xc5, sizeof out->uuid.bytes); /* the same in every process */
+        out->uuid.bytes[15] = (char)device;
         out->totalGlobalMem = sim.memory;
         out->major = 9;
         out->multiProcessorCount = 2;

@@ -13,7 +13,8 @@
 struct fixture *fixture_new(struct device *device, uint64_t staging_max)
 {
     struct fixture *f = calloc(1, sizeof *f);
-    struct server_config c = {.device = device, .seed = {1, 2, 3}, .instance = {{9, 9}}, .staging_max = staging_max};
+    struct server_config c = {.device = device, .seed = {1, 2, 3}, .instance = {{9, 9}}, .staging_max = staging_max,
+                              .host = "here"};
     struct error e;
 
     f->device = device;

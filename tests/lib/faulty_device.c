@@ -2,6 +2,8 @@
 
 #include "service/base/mem.h"
 
+#include <string.h>
+
 struct faulty {
     struct device device;
     struct device *inner;
@@ -48,6 +50,15 @@ static enum status faulty_mem_new(struct device *d, size_t size, struct dmem *ou
 {
     if (strikes(d)) return error_set(e, REASON_NO_MEMORY, "a test wants no device memory for %zu bytes", size);
     enum status s = device_mem_new(faulty_of(d)->inner, size, out, e);
+    if (s == STATUS_OK) out->device = d;
+    return s;
+}
+
+static enum status faulty_shared_new(struct device *d, size_t size, struct dmem *out, struct mem_handle *handle,
+                                     struct error *e)
+{
+    if (strikes(d)) return error_set(e, REASON_NO_MEMORY, "a test wants no shared memory for %zu bytes", size);
+    enum status s = device_shared_new(faulty_of(d)->inner, size, out, handle, e);
     if (s == STATUS_OK) out->device = d;
     return s;
 }
@@ -196,7 +207,8 @@ static void faulty_close(struct device *d)
 
 static const struct device_ops faulty_ops = {
     .kind = "faulty", .close = faulty_close,
-    .mem_new = faulty_mem_new, .mem_free = faulty_mem_free, .pin_new = faulty_pin_new, .pin_free = faulty_pin_free,
+    .mem_new = faulty_mem_new, .shared_new = faulty_shared_new, .mem_free = faulty_mem_free,
+    .pin_new = faulty_pin_new, .pin_free = faulty_pin_free,
     .queue_new = faulty_queue_new, .queue_free = faulty_queue_free,
     .record = faulty_record, .await = faulty_await, .passed = faulty_passed, .wait = faulty_wait,
     .upload = faulty_upload, .download = faulty_download, .copy = faulty_copy, .zero = faulty_zero,
@@ -213,6 +225,7 @@ enum status faulty_device_new(struct device *inner, struct device **out, struct 
     }
     f->device.ops = &faulty_ops;
     f->inner = inner;
+    memcpy(f->device.uuid, inner->uuid, sizeof f->device.uuid);
     inner->notify = tell_outer;
     inner->notify_ctx = &f->device;
     *out = &f->device;

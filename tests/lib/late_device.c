@@ -254,11 +254,18 @@ static bool within(struct dmem m, const struct dmem *piece)
     return m.size > 0 && (uintptr_t)m.at - (uintptr_t)piece->at < piece->size;
 }
 
+/* The host's end of a copy, which may lie in memory that is shared. */
+static bool reaches(const void *at, const struct dmem *piece)
+{
+    return at != NULL && (uintptr_t)at - (uintptr_t)piece->at < piece->size;
+}
+
 static bool names(const struct item *it, const struct dmem *m)
 {
     const struct step *s = &it->step;
     bool found = within(it->to, m) || within(it->from, m) || within(it->minus, m) || within(s->sum, m) || within(s->last, m) ||
-                 within(s->from, m) || within(s->to, m) || within(s->master, m) || within(s->scratch, m);
+                 within(s->from, m) || within(s->to, m) || within(s->master, m) || within(s->scratch, m) ||
+                 reaches(it->host_from, m) || reaches(it->host_to, m);
 
     for (unsigned i = 0; i < STEP_SLOTS_MAX; i++) found = found || within(s->slots[i], m);
     return found;
@@ -272,7 +279,7 @@ static void late_mem_free(struct dmem *m)
                 fprintf(stderr, "device memory is freed while unfinished work names it\n");
                 abort();
             }
-    mem_free(real_address(m->at));
+    mem_free(m->own != NULL ? m->own : real_address(m->at));
 }
 
 static enum status late_mem_new(struct device *d, size_t size, struct dmem *out, struct error *e)
@@ -282,6 +289,20 @@ static enum status late_mem_new(struct device *d, size_t size, struct dmem *out,
     if (p == NULL) return error_set(e, REASON_NO_MEMORY, "no late memory for %zu bytes", size);
     memset(p, 0xa5, size);
     *out = (struct dmem){.device = d, .at = real_address(p), .size = size};
+    return STATUS_OK;
+}
+
+/* The host reaches it, in place of another process. The handle is its address. */
+static enum status late_shared_new(struct device *d, size_t size, struct dmem *out, struct mem_handle *handle,
+                                   struct error *e)
+{
+    void *p = mem_aligned(size);
+
+    if (p == NULL) return error_set(e, REASON_NO_MEMORY, "no shared memory for %zu bytes", size);
+    memset(p, 0xa5, size);
+    *handle = (struct mem_handle){{0}};
+    memcpy(handle->at, &p, sizeof p);
+    *out = (struct dmem){.device = d, .at = p, .size = size, .own = p};
     return STATUS_OK;
 }
 
@@ -302,7 +323,8 @@ static void late_close(struct device *d) { mem_free(d); }
 
 static const struct device_ops late_ops = {
     .kind = "late", .close = late_close,
-    .mem_new = late_mem_new, .mem_free = late_mem_free, .pin_new = late_pin_new, .pin_free = late_pin_free,
+    .mem_new = late_mem_new, .shared_new = late_shared_new, .mem_free = late_mem_free,
+    .pin_new = late_pin_new, .pin_free = late_pin_free,
     .queue_new = late_queue_new, .queue_free = late_queue_free,
     .record = late_record, .await = late_await, .passed = late_passed, .wait = late_wait,
     .upload = late_upload, .download = late_download, .copy = late_copy, .zero = late_zero,
@@ -315,6 +337,7 @@ enum status late_device_new(uint64_t seed, struct device **out, struct error *e)
 
     if (l == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a late device");
     l->device.ops = &late_ops;
+    memcpy(l->device.uuid, "late", sizeof "late");
     l->random = seed;
     list_init(&l->queues);
     *out = &l->device;

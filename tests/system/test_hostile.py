@@ -364,7 +364,7 @@ class Frames(unittest.TestCase):
 
     CASES = [
         ("magic", dict(magic=b"PRMX"), "malformed-frame"), ("version", dict(version=2), "malformed-frame"),
-        ("flags", dict(flags=8), "malformed-frame"), ("all flags", dict(flags=0xFFFF), "malformed-frame"),
+        ("flags", dict(flags=16), "malformed-frame"), ("all flags", dict(flags=0xFFFF), "malformed-frame"),
         ("an answer", dict(flags=1), "malformed-frame"), ("header_crc", dict(header_crc=1), "checksum"),
         ("body_crc", dict(flags=4, body_crc=1), "checksum"),
         ("fixed_size", dict(sizes=(0xFFFFFFFF, 0, 2)), "malformed-frame"),

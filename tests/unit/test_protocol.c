@@ -1,4 +1,4 @@
-/* The frames of api/protocol.md, section 8: each is composed here from its fields and must be the bytes that stand in
+/* The frames of api/protocol.md, section 9: each is composed here from its fields and must be the bytes that stand in
  * the document, and the document's bytes must read back to the fields. `REGENERATE=1 test_protocol` prints the section
  * as it should be. Runs in the root of the checkout. */
 #include "api/wire.h"
@@ -73,6 +73,17 @@ static void push_answer(struct frame *f)
     wire_put_push_done(&f->fixed, &fixed);
 }
 
+/* As the one before it, with the four ones in mailbox 2. */
+static void push_mailbox(struct frame *f)
+{
+    struct wire_place place = {.mailbox = 2, .offset = 4096};
+
+    push(f);
+    f->header.flags = WIRE_FLAG_MAILBOX;
+    buf_clear(&f->body);
+    wire_put_place(&f->body, &place);
+}
+
 static void pull(struct frame *f)
 {
     struct wire_pull fixed = {.store = 1, .count = 1};
@@ -93,6 +104,26 @@ static void pull_answer(struct frame *f)
     wire_put_pull_done(&f->fixed, &fixed);
     wire_put_pull_result(&f->desc, &x);
     buf_add(&f->body, ones, sizeof ones);
+}
+
+static void pull_mailbox(struct frame *f)
+{
+    struct wire_place place = {.mailbox = 2, .offset = 4096};
+
+    pull(f);
+    f->header.flags = WIRE_FLAG_MAILBOX;
+    wire_put_place(&f->body, &place);
+}
+
+static void pull_mailbox_answer(struct frame *f)
+{
+    struct wire_pull_done fixed = {.count = 1};
+    struct wire_pull_result x = {.key = 3, .version = 2, .size = 16, .total = 16, .flags = RESULT_IN_MAILBOX};
+
+    begin(f, WIRE_Pull, WIRE_FLAG_ANSWER, 0);
+    f->header.deadline_ms = 0;
+    wire_put_pull_done(&f->fixed, &fixed);
+    wire_put_pull_result(&f->desc, &x);
 }
 
 static void wait_ticket(struct frame *f)
@@ -194,8 +225,11 @@ static const struct {
     {"its answer: send the value", init_check_answer},
     {"Push of four ones to key id 3, step 1", push},
     {"its answer: recorded", push_answer},
+    {"the same Push out of mailbox 2", push_mailbox},
     {"Pull of key id 3", pull},
     {"its answer: version 2", pull_answer},
+    {"the same Pull into mailbox 2", pull_mailbox},
+    {"its answer: version 2 is there", pull_mailbox_answer},
     {"Wait for push 1 of key id 3", wait_ticket},
     {"its answer: applied, version 2", wait_answer},
     {"GetStates of key id 3", get_states},

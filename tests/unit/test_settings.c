@@ -373,7 +373,8 @@ TEST(only_live_settings_may_differ_at_a_reload)
 {
     static const struct { const char *flag, *value, *fixed; } table[] = {
         {"--log", "debug", NULL}, {"--log-format", "json", NULL}, {"--token-file", "/run/t", NULL},
-        {"--memory-max", "1g", NULL}, {"--staging-max", "1g", NULL}, {"--drain-timeout", "1", NULL},
+        {"--memory-max", "1g", NULL}, {"--staging-max", "1g", NULL}, {"--mailbox-max", "1g", NULL},
+        {"--drain-timeout", "1", NULL},
         {"--round-timeout", "1", NULL}, {"--worker-timeout", "1", NULL}, {"--start-timeout", "1", NULL},
         {"--listen", "tcp://127.0.0.1:1", "listen"}, {"--bulk", "off", "bulk"}, {"--admin", "127.0.0.1:1", "admin"},
         {"--probe", "127.0.0.1:1", "probe"}, {"--threads", "3", "threads"}, {"--device", "cpu", "device"},

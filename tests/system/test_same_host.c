@@ -1,0 +1,444 @@
+/* Trainers whose values lie on a GPU, and a daemon on the same machine: two processes on the stand-in for CUDA, which
+ * share its memory as CUDA IPC would. What goes through the mailbox must give what goes through host memory. */
+#include "api/client/paramd.h"
+#include "gpu/plugin.h"
+#include "tests/lib/daemon.h"
+#include "tests/lib/proxy.h"
+#include "tests/lib/sim_device.h"
+#include "tests/lib/test.h"
+
+#include <jansson.h>
+#include <libgen.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK_CALL(call) do { if ((call) != 0) test_fail(__FILE__, __LINE__, "%s: %s", #call, e.text); } while (0)
+
+static struct paramd_error e;
+static struct error error;
+static struct daemon *server;    /* of the test that runs; ended by the next one if it failed */
+static struct device *gpu;       /* this process's: where its arrays lie */
+static struct queue *queue;
+
+/* ---- both sides -------------------------------------------------------------------------------------------------- */
+
+static void find_stand_in(char out[PATH_MAX + 40])
+{
+    char own[PATH_MAX];
+
+    if (!sim_present() || realpath("/proc/self/exe", own) == NULL) test_skip("the stand-in for CUDA was not built");
+    snprintf(out, PATH_MAX + 40, "%s/paramd-cusim.so", dirname(dirname(dirname(own))));
+}
+
+/* For this process and for those that it starts. */
+static void choose_stand_in(const char *policy)
+{
+    char plugin[PATH_MAX + 40];
+
+    find_stand_in(plugin);
+    setenv("PARAMD_CUDA_PLUGIN", plugin, 1);
+    setenv("CUSIM_SHARE", "1", 1);
+    setenv("CUSIM_POLICY", policy, 1);
+}
+
+static void start(const char *policy, const char *flag, const char *value)
+{
+    choose_stand_in(policy);
+    daemon_kill(server);
+    server = NULL;
+    bool has_device = flag != NULL && strcmp(flag, "--device") == 0;
+    server = daemon_start(has_device ? &(struct daemon_options){.more = {flag, value}}
+                                     : &(struct daemon_options){.more = {"--device", "cuda:0", flag, value}});
+}
+
+static void stop(void)
+{
+    struct daemon *d = server;
+
+    server = NULL;
+    CHECK_EQ(daemon_stop(d), 0);
+}
+
+static void gpu_begin(void)
+{
+    if (gpu != NULL) return;
+    CHECK_OK(cuda_device_new(&(struct card){.chunk_size = 1}, &gpu, &error), &error);
+    CHECK_OK(device_queue_new(gpu, &queue, &error), &error);
+}
+
+/* ---- arrays on the GPU ------------------------------------------------------------------------------------------- */
+
+struct array {
+    struct dmem mem;
+    int64_t count;
+};
+
+static void finish(void)
+{
+    uint64_t mark;
+
+    CHECK_EQ(device_record(queue, &mark), STATUS_OK);
+    CHECK_EQ(device_wait(queue, mark), STATUS_OK);
+}
+
+static void write_array(struct array *a, float value)
+{
+    float *host = malloc((size_t)a->count * 4);
+
+    for (int64_t i = 0; i < a->count; i++) host[i] = value;
+    CHECK_EQ(device_upload(queue, a->mem, 0, host, (size_t)a->count * 4), STATUS_OK);
+    finish();
+    free(host);
+}
+
+static struct array array_new(int64_t count, float value)
+{
+    struct array a = {.count = count};
+
+    gpu_begin();
+    CHECK_OK(device_mem_new(gpu, (size_t)count * 4, &a.mem, &error), &error);
+    write_array(&a, value);
+    return a;
+}
+
+/* Its value, when all elements are equal. */
+static float read_array(const struct array *a)
+{
+    float *host = malloc((size_t)a->count * 4), first;
+
+    CHECK_EQ(device_download(queue, host, a->mem, 0, (size_t)a->count * 4), STATUS_OK);
+    finish();
+    first = host[0];
+    for (int64_t i = 0; i < a->count; i++)
+        if (host[i] != first)
+            test_fail(__FILE__, __LINE__, "element %lld is %g, the first is %g", (long long)i, (double)host[i],
+                      (double)first);
+    free(host);
+    return first;
+}
+
+static struct paramd_tensor tensor(struct array *a)
+{
+    return (struct paramd_tensor){a->mem.at, PARAMD_F32 | PARAMD_CUDA, 1, &a->count};
+}
+
+/* ---- a store ----------------------------------------------------------------------------------------------------- */
+
+static struct paramd *open_at(const char *url, const char *more)
+{
+    char options[1024];
+    struct paramd *kv;
+
+    snprintf(options, sizeof options, "{\"url\": \"%s\", \"async_default\": \"add\"%s}", url, more);
+    CHECK_CALL(paramd_create("dist_async", options, &kv, &e));
+    return kv;
+}
+
+static struct paramd *open_store(const char *more) { return open_at(server->data, more); }
+
+/* A mailbox of less than is usual: the stand-in fills all of it. */
+#define WITH_BOX ", \"mailbox\": 1048576"
+enum { BOX = 1 << 20 };
+
+/* What the daemon says of itself: bytes of all mailboxes. */
+static long long mailbox_bytes(struct paramd *kv)
+{
+    char *text;
+
+    CHECK_CALL(paramd_call(kv, "Stats", "{}", &text, &e));
+    json_t *j = json_loads(text, 0, NULL), *memory = json_object_get(json_object_get(j, "daemon"), "memory");
+    long long n = json_integer_value(json_object_get(memory, "mailboxes"));
+    CHECK(json_is_integer(json_object_get(memory, "mailboxes")));
+    json_decref(j);
+    paramd_text_free(text);
+    return n;
+}
+
+static void init_key(struct paramd *kv, int64_t number, struct array *a)
+{
+    struct paramd_key k = PARAMD_INT(number);
+    struct paramd_tensor t = tensor(a);
+    CHECK_CALL(paramd_init(kv, 1, &k, &t, &e));
+}
+
+static void push_key(struct paramd *kv, int64_t number, struct array *a)
+{
+    struct paramd_key k = PARAMD_INT(number);
+    struct paramd_tensor t = tensor(a);
+    CHECK_CALL(paramd_push(kv, 1, &k, &t, 0, &e));
+}
+
+static float pull_key(struct paramd *kv, int64_t number, struct array *a)
+{
+    struct paramd_key k = PARAMD_INT(number);
+    struct paramd_tensor t = tensor(a);
+    write_array(a, -77);
+    CHECK_CALL(paramd_pull(kv, 1, &k, &t, 0, &e));
+    return read_array(a);
+}
+
+/* Small and large, with the own and the other ways of arrays in one call. */
+static void use(struct paramd *kv)
+{
+    enum { KEYS = 40 };
+    static const int64_t sizes[] = {1, 3, 1000, 5000, 300000};
+    struct array arrays[KEYS], large = array_new(300000, 2), again = array_new(300000, 0);
+    struct paramd_key keys[KEYS];
+    struct paramd_tensor values[KEYS];
+    int64_t of_host = 8;
+    float host[8] = {0};
+
+    for (int i = 0; i < KEYS; i++) {
+        arrays[i] = array_new(sizes[i % 4], (float)i);
+        keys[i] = (struct paramd_key)PARAMD_INT(i);
+        values[i] = tensor(&arrays[i]);
+    }
+    values[7] = (struct paramd_tensor){host, PARAMD_F32, 1, &of_host};
+    CHECK_CALL(paramd_init(kv, KEYS, keys, values, &e));
+    for (int turn = 0; turn < 3; turn++) CHECK_CALL(paramd_push(kv, KEYS, keys, values, 0, &e));
+    for (int i = 0; i < KEYS; i++) write_array(&arrays[i], -77);
+    host[0] = 5;
+    CHECK_CALL(paramd_pull(kv, KEYS, keys, values, 0, &e));
+    for (int i = 0; i < KEYS; i++)
+        if (i != 7) CHECK_EQ(read_array(&arrays[i]), 4 * i);
+    CHECK_EQ(host[0], 0);
+
+    init_key(kv, 100, &large);
+    push_key(kv, 100, &large);
+    /* Two values of one key are summed; two outputs of one key are equal, wherever they lie. */
+    struct paramd_key twice[] = {PARAMD_INT(100), PARAMD_INT(100)};
+    struct paramd_tensor both[] = {tensor(&large), tensor(&large)};
+    CHECK_CALL(paramd_push(kv, 2, twice, both, 0, &e));
+    CHECK_EQ(pull_key(kv, 100, &again), 8);
+    float *out = malloc(300000 * 4);
+    both[0] = (struct paramd_tensor){out, PARAMD_F32, 1, &large.count};
+    CHECK_CALL(paramd_pull(kv, 2, twice, both, 0, &e));
+    CHECK_EQ(read_array(&large), 8);
+    CHECK(out[0] == 8 && out[299999] == 8);
+    write_array(&large, 1);
+    struct paramd_tensor set = tensor(&large);
+    CHECK_CALL(paramd_set(kv, 1, twice, &set, 0, &e));
+    CHECK_EQ(pull_key(kv, 100, &again), 1);
+    free(out);
+    for (int i = 0; i < KEYS; i++) device_mem_free(&arrays[i].mem);
+    device_mem_free(&large.mem);
+    device_mem_free(&again.mem);
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
+
+TEST(values_on_the_gpu_go_through_a_mailbox)
+{
+    static const char *const policies[] = {"lazy", "random", "eager"};
+
+    for (int i = 0; i < (SIM_SEEDS > 1 ? 3 : 1); i++) {
+        start(policies[i], NULL, NULL);
+        struct paramd *kv = open_store(i == 0 ? "" : WITH_BOX), *look = open_store(", \"join\": false");
+        CHECK_EQ(mailbox_bytes(look), 0);
+        use(kv);
+        CHECK_EQ(mailbox_bytes(look), i == 0 ? 128 << 20 : BOX);
+        paramd_close(kv);
+        for (int tries = 0; tries < 200 && mailbox_bytes(look) != 0; tries++) poll(NULL, 0, 10);
+        CHECK_EQ(mailbox_bytes(look), 0);
+        paramd_close(look);
+        stop();
+    }
+}
+
+TEST(a_small_mailbox_takes_large_values_in_parts)
+{
+    start("random", NULL, NULL);
+    struct paramd *kv = open_store(", \"mailbox\": 65536, \"connections\": 3"), *look = open_store(", \"join\": false");
+    use(kv);
+    CHECK_EQ(mailbox_bytes(look), 65536);
+    paramd_close(kv);
+    paramd_close(look);
+    stop();
+}
+
+TEST(where_there_is_no_mailbox_values_on_the_gpu_go_through_host_memory)
+{
+    static const struct { const char *flag, *value, *more; } table[] = {
+        {NULL, NULL, ", \"mailbox\": 0"}, {"--mailbox-max", "1k", WITH_BOX}, {"--device-memory", "100m", ""},
+        {"--device", "cpu", WITH_BOX}, {NULL, NULL, ", \"engine\": \"nanomsg\", \"bulk\": false, \"mailbox\": 0"},
+    };
+
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        start("random", table[i].flag, table[i].value);
+        struct paramd *kv = open_store(table[i].more);
+        use(kv);
+        CHECK_EQ(mailbox_bytes(kv), 0);
+        paramd_close(kv);
+        stop();
+    }
+}
+
+TEST(a_store_in_the_process_takes_values_on_the_gpu)
+{
+    struct paramd *kv;
+
+    choose_stand_in("random");
+    CHECK_CALL(paramd_create("local", NULL, &kv, &e));
+    CHECK_CALL(paramd_set_updater(kv, "{\"type\": \"add\"}", &e));
+    use(kv);
+    paramd_close(kv);
+}
+
+TEST(several_gpus_as_one_lend_mailboxes_of_the_first)
+{
+    choose_stand_in("random");
+    setenv("CUSIM_DEVICES", "2", 1);
+    daemon_kill(server);
+    server = daemon_start(&(struct daemon_options){.more = {"--device", "cuda:0,1"}});
+    setenv("CUSIM_DEVICES", "1", 1);
+    struct paramd *kv = open_store(WITH_BOX);
+    use(kv);
+    CHECK_EQ(mailbox_bytes(kv), BOX);
+    paramd_close(kv);
+    stop();
+}
+
+TEST(an_address_that_is_none_of_a_gpus_is_refused_and_nothing_is_pushed)
+{
+    start("random", NULL, NULL);
+    struct paramd *kv = open_store(WITH_BOX);
+    struct array a = array_new(8, 1);
+    struct paramd_key k = PARAMD_INT(1);
+    float host[8] = {0};
+    struct paramd_tensor wrong = {host, PARAMD_F32 | PARAMD_CUDA, 1, &a.count};
+
+    init_key(kv, 1, &a);
+    CHECK_EQ(paramd_push(kv, 1, &k, &wrong, 0, &e), STATUS_INVALID_ARGUMENT);
+    CHECK_SAYS(e.text, "key 1: 0x");
+    CHECK_EQ(paramd_pull(kv, 1, &k, &wrong, 0, &e), STATUS_INVALID_ARGUMENT);
+    wrong.data = (char *)a.mem.at + 4; /* the last element lies behind the end */
+    CHECK_EQ(paramd_push(kv, 1, &k, &wrong, 0, &e), STATUS_INVALID_ARGUMENT);
+    push_key(kv, 1, &a);
+    CHECK_EQ(pull_key(kv, 1, &a), 2);
+    wrong.dtype = PARAMD_CUDA | 99;
+    CHECK_EQ(paramd_push(kv, 1, &k, &wrong, 0, &e), STATUS_INVALID_ARGUMENT);
+    device_mem_free(&a.mem);
+    paramd_close(kv);
+    stop();
+}
+
+TEST(pushes_through_a_mailbox_count_once_over_a_network_that_breaks)
+{
+    enum { PUSHES = 100 };
+    static struct proxy proxy;
+
+    choose_stand_in("random");
+    daemon_kill(server);
+    server = daemon_start(&(struct daemon_options){.no_bulk = true, .more = {"--device", "cuda:0"}});
+    proxy_start(&proxy, server->data, 0);
+    struct paramd *kv = open_at(proxy.url, ", \"mailbox\": 65536");
+    struct array a = array_new(4000, 0);
+    init_key(kv, 1, &a);
+    write_array(&a, 1);
+    atomic_store(&proxy.cut_after, 10000);
+    for (int i = 0; i < PUSHES; i++) push_key(kv, 1, &a);
+    CHECK_EQ(pull_key(kv, 1, &a), PUSHES);
+    CHECK(atomic_load(&proxy.cuts) > 3);
+    atomic_store(&proxy.cut_after, 0);
+    CHECK_EQ(mailbox_bytes(kv), 65536);
+    device_mem_free(&a.mem);
+    paramd_close(kv);
+    proxy_stop(&proxy);
+    stop();
+}
+
+/* ---- a trainer that is killed ------------------------------------------------------------------------------------ */
+
+/* In a process of its own, which knows from PARAMD_TEST_PUSHER where the daemon is: pushes until it is killed. */
+static void push_for_ever(const char *url)
+{
+    struct paramd *kv = open_at(url, WITH_BOX);
+    struct array a = array_new(300000, 1);
+
+    init_key(kv, 1, &a);
+    for (int i = 0;; i++) {
+        push_key(kv, 1, &a);
+        if (i == 3 && write(STDOUT_FILENO, "!", 1) != 1) return;
+    }
+}
+
+TEST(a_trainer_killed_in_the_middle_of_a_push_leaves_nothing_behind)
+{
+    const char *url = getenv("PARAMD_TEST_PUSHER");
+    int ends[2];
+    char said = 0;
+
+    if (url != NULL) push_for_ever(url);
+    start("random", NULL, NULL);
+    CHECK_EQ(pipe(ends), 0);
+    fflush(NULL);
+    pid_t trainer = fork();
+    if (trainer == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        dup2(ends[1], STDOUT_FILENO);
+        setenv("PARAMD_TEST_PUSHER", server->data, 1);
+        execl("/proc/self/exe", "test_same_host", "a_trainer_killed", (char *)NULL);
+        _exit(127);
+    }
+    close(ends[1]);
+    while (read(ends[0], &said, 1) == 1 && said != '!') continue;
+    CHECK_EQ(said, '!');
+    struct paramd *kv = open_store(WITH_BOX);
+    CHECK_EQ(mailbox_bytes(kv), BOX);
+    kill(trainer, SIGKILL);
+    CHECK_EQ(waitpid(trainer, NULL, 0), trainer);
+    close(ends[0]);
+    for (int tries = 0; tries < 500 && mailbox_bytes(kv) != 0; tries++) poll(NULL, 0, 10);
+    CHECK_EQ(mailbox_bytes(kv), 0);
+    struct array a = array_new(300000, 1);
+    float before = pull_key(kv, 1, &a); /* all of one push or nothing of it */
+    write_array(&a, 1);
+    push_key(kv, 1, &a);
+    CHECK_EQ(pull_key(kv, 1, &a), before + 1);
+    device_mem_free(&a.mem);
+    paramd_close(kv);
+    stop();
+}
+
+/* ---- a daemon on a GPU that this process does not see ------------------------------------------------------------ */
+
+TEST(a_gpu_that_the_trainer_does_not_see_means_host_memory)
+{
+    choose_stand_in("random");
+    setenv("CUSIM_DEVICES", "2", 1);
+    daemon_kill(server);
+    server = daemon_start(&(struct daemon_options){.more = {"--device", "cuda:1"}});
+    setenv("CUSIM_DEVICES", "1", 1);
+    struct paramd *kv = open_store(WITH_BOX);
+    use(kv);
+    CHECK_EQ(mailbox_bytes(kv), 0);
+    paramd_close(kv);
+    stop();
+}
+
+TEST(a_token_is_asked_for_before_a_mailbox_is)
+{
+    char file[] = "/tmp/paramd-token-XXXXXX";
+    int fd = mkstemp(file);
+    struct paramd *kv;
+
+    CHECK(fd >= 0 && write(fd, "secret", 6) == 6);
+    start("random", "--token-file", file);
+    char options[300];
+    snprintf(options, sizeof options, "{\"url\": \"%s\"}", server->data);
+    CHECK_EQ(paramd_create("dist_async", options, &kv, &e), STATUS_UNAUTHENTICATED);
+    kv = open_store(", \"token\": \"secret\"" WITH_BOX);
+    use(kv);
+    CHECK_EQ(mailbox_bytes(kv), BOX);
+    paramd_close(kv);
+    stop();
+    unlink(file);
+    close(fd);
+}
