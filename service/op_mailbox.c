@@ -218,7 +218,7 @@ static enum status feed(struct batch *b, const struct entry *x, const struct req
 {
     struct staging *s;
     bool repeat = false;
-    void *at;
+    void *at = NULL;
     enum status st = push_open(b, x, r->header.sequence, true, &s, &repeat, e);
 
     *complete = st == STATUS_OK && repeat;
