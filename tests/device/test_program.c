@@ -1,7 +1,7 @@
 /* Each element updater of the catalogue, written in the updater language, against its compiled rule: equal bits of value
  * and slots after every one of 50 steps. sgld draws random numbers and nadam carries a product from step to step in
  * double, which the language has no words for. */
-#include "gpu/device.h"
+#include "gpu/array.h"
 
 #include "gpu/program.h"
 #include "service/base/mem.h"
@@ -155,6 +155,7 @@ struct side {
 struct run {
     struct device *device;
     struct queue *queue;
+    uint32_t home;
     enum dtype type;
     struct dmem sum, last;
     struct side rule, text;
@@ -162,10 +163,11 @@ struct run {
     uint32_t flags;
 };
 
-static struct dmem memory(struct run *r, size_t size)
+/* On several devices in parts. */
+static struct dmem memory(struct run *r, enum dtype t)
 {
     struct dmem m;
-    CHECK_OK(device_mem_new(r->device, size, &m, &error), &error);
+    CHECK_OK(device_mem_new_at(r->device, COUNT * dtype_size(t), mem_place_of(r->home, dtype_size(t)), &m, &error), &error);
     return m;
 }
 
@@ -199,12 +201,12 @@ static void upload_random(struct run *r, struct dmem to, enum dtype type)
 
 static void side_open(struct run *r, struct side *s, struct updater *u)
 {
-    size_t real = COUNT * dtype_size(dtype_sum(r->type));
+    enum dtype real = dtype_sum(r->type);
     const int64_t dims[] = {COUNT};
 
     s->updater = u;
     updater_use(u, &(struct rule_key){bytes_text("w"), 1, dims, COUNT}, r->type, &s->use);
-    s->value = memory(r, COUNT * dtype_size(r->type));
+    s->value = memory(r, r->type);
     if (s->use.has_master) s->master = memory(r, real);
     for (unsigned i = 0; i < use_slots(&s->use); i++) s->slots[i] = memory(r, real);
 }
@@ -278,8 +280,9 @@ static void run_pair(struct device *d, const struct pair *p, enum dtype type)
     struct run r = {.device = d, .type = type, .random = 11};
 
     CHECK_OK(device_queue_new(d, &r.queue, &error), &error);
-    r.sum = memory(&r, COUNT * dtype_size(dtype_sum(type)));
-    r.last = memory(&r, COUNT * dtype_size(type));
+    r.home = device_home_new(d, COUNT, false);
+    r.sum = memory(&r, dtype_sum(type));
+    r.last = memory(&r, type);
     side_open(&r, &r.rule, rule_updater(p));
     side_open(&r, &r.text, text_updater(p->text));
     upload_random(&r, r.rule.value, type);
@@ -301,11 +304,14 @@ static void run_pair(struct device *d, const struct pair *p, enum dtype type)
     device_queue_free(r.queue);
 }
 
-static void run_all(struct device *d, enum dtype type)
+/* Each n-th pair. */
+static void run_some(struct device *d, enum dtype type, size_t n)
 {
-    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) run_pair(d, &pairs[i], type);
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i += n) run_pair(d, &pairs[i], type);
     device_free(d);
 }
+
+static void run_all(struct device *d, enum dtype type) { run_some(d, type, 1); }
 
 static struct device *cpu(unsigned threads)
 {
@@ -338,6 +344,32 @@ TEST(texts_give_the_bits_of_the_rules_on_a_gpu)
         run_all(d, types[i]);
         if (sim_remains() != NULL) test_fail(__FILE__, __LINE__, "%s", sim_remains());
     }
+}
+
+static struct device *several(struct device *const members[2])
+{
+    struct device *d = NULL;
+    CHECK_OK(array_device_new(members, 2, 1024, &d, &error), &error);
+    return d;
+}
+
+TEST(texts_give_the_bits_of_the_rules_on_several_devices)
+{
+    struct device *members[2] = {cpu(1), NULL};
+
+    CHECK_OK(late_device_new(3, &members[1], &error), &error);
+    run_all(several(members), DTYPE_f32);
+}
+
+/* Where the parts lie is all that differs from one card, so a few do. */
+TEST(texts_give_the_bits_of_the_rules_on_several_cards)
+{
+    struct device *members[2];
+
+    if (!sim_present() || sim_replaced()) test_skip("cards are drawn by the stand-in for CUDA, which needs CUDA's headers");
+    CHECK_OK(sim_cards_new(3, 2, members, &error), &error);
+    run_some(several(members), DTYPE_f32, 8);
+    if (sim_remains() != NULL) test_fail(__FILE__, __LINE__, "%s", sim_remains());
 }
 
 /* The names of the catalogue without a pair are those that cannot have one. */

@@ -7,10 +7,12 @@
  * largest errors seen stand in gpu/updaters.md (RULE_ERRORS=1 prints them). Without a master the value is rounded to 8 or
  * 11 bits in every step; there each step is compared alone, from the state that the device has, to one unit of the
  * value. Epsilons of 0.01 are there because a misplaced 1e-8 could not be seen. */
+#include "gpu/array.h"
 #include "gpu/half.h"
 #include "gpu/rules.h"
 #include "service/base/mem.h"
 #include "service/updater.h"
+#include "tests/lib/late_device.h"
 #include "tests/lib/sim_device.h"
 #include "tests/lib/test.h"
 
@@ -523,6 +525,7 @@ struct run {
     struct updater_use use;
     struct dmem value, sum, last, master, scratch, slots[SLOTS];
     enum dtype type, arithmetic;
+    uint32_t home;
     double product;
     uint64_t t;
     uint32_t flags;
@@ -555,23 +558,24 @@ static void put(enum dtype t, void *at, size_t i, double v)
     }
 }
 
-/* The steps are a GPU's. Its memory is out of the CPU's reach: `host` is then an image of the test's own, which goes up
- * before the first step, the gradient before each, and comes down where it is looked at. */
-static struct device *gpu;       /* NULL: the CPU */
+/* The steps are those of a device whose memory is out of the CPU's reach: `host` is then an image of the test's own, which
+ * goes up before the first step, the gradient before each, and comes down where it is looked at. */
+static struct device *far;       /* NULL: the CPU */
 
-static unsigned step_count(void) { return gpu != NULL && !sim_replaced() ? 3 : STEPS; }   /* each waits */
+static unsigned step_count(void) { return far != NULL && !sim_replaced() ? 3 : STEPS; }   /* each waits */
 static bool alone(const struct run *r) { return dtype_is_half(r->type) && !r->use.has_master; }
 
-static void room(struct run *r, struct dmem *m, size_t size)
+/* Elements of so many bytes. On several devices a value lies in parts, unless its rule wants it whole. */
+static void room(struct run *r, struct dmem *m, size_t element, size_t count)
 {
-    CHECK_OK(device_mem_new(r->device, size, m, &r->error), &r->error);
-    if (gpu != NULL) CHECK((m->host = mem_new(m->size)) != NULL);
+    CHECK_OK(device_mem_new_at(r->device, element * count, mem_place_of(r->home, element), m, &r->error), &r->error);
+    if (far != NULL) CHECK((m->host = mem_new(m->size)) != NULL);
     memset(m->host, 0, m->size);
 }
 
 static void room_free(struct dmem *m)
 {
-    if (gpu != NULL) mem_free(m->host);
+    if (far != NULL) mem_free(m->host);
     device_mem_free(m);
 }
 
@@ -580,7 +584,7 @@ static void down(struct run *r, struct dmem m) { CHECK_EQ(device_download(r->que
 
 static void images(struct run *r, void (*move)(struct run *r, struct dmem m))
 {
-    if (gpu == NULL) return;
+    if (far == NULL) return;
     move(r, r->value);
     if (r->use.has_master) move(r, r->master);
     for (unsigned i = 0; i < SLOTS; i++) move(r, r->slots[i]);
@@ -603,15 +607,16 @@ static void run_open(struct run *r, const char *document, enum dtype type, unsig
     *r = (struct run){.type = type, .arithmetic = dtype_sum(type), .product = 1};
     CHECK_OK(updater_parse(bytes_text(document), &r->updater, &r->error), &r->error);
     updater_use(r->updater, &key, type, &r->use);
-    if (gpu != NULL) r->device = gpu;
+    if (far != NULL) r->device = far;
     else CHECK_OK(cpu_device_new(1, &r->device, &r->error), &r->error);
     CHECK_OK(device_queue_new(r->device, &r->queue, &r->error), &r->error);
-    room(r, &r->value, COUNT * dtype_size(type));
-    room(r, &r->last, COUNT * dtype_size(type));
-    room(r, &r->sum, COUNT * dtype_size(r->arithmetic));
-    room(r, &r->scratch, 1 + step_scratch_size(r->use.rule, COUNT));
-    if (r->use.has_master) room(r, &r->master, COUNT * dtype_size(r->arithmetic));
-    for (unsigned i = 0; i < SLOTS; i++) room(r, &r->slots[i], COUNT * dtype_size(r->arithmetic));
+    r->home = device_home_new(r->device, COUNT, rule_is_whole(r->use.rule));
+    room(r, &r->value, dtype_size(type), COUNT);
+    room(r, &r->last, dtype_size(type), COUNT);
+    room(r, &r->sum, dtype_size(r->arithmetic), COUNT);
+    room(r, &r->scratch, 1, 1 + step_scratch_size(r->use.rule, COUNT));
+    if (r->use.has_master) room(r, &r->master, dtype_size(r->arithmetic), COUNT);
+    for (unsigned i = 0; i < SLOTS; i++) room(r, &r->slots[i], dtype_size(r->arithmetic), COUNT);
 }
 
 static void run_close(struct run *r)
@@ -620,7 +625,7 @@ static void run_close(struct run *r)
     room_free(&r->value), room_free(&r->sum), room_free(&r->last);
     room_free(&r->master), room_free(&r->scratch);
     for (unsigned i = 0; i < SLOTS; i++) room_free(&r->slots[i]);
-    if (gpu == NULL) device_free(r->device);
+    if (far == NULL) device_free(r->device);
     updater_drop(r->updater);
 }
 
@@ -636,10 +641,10 @@ static void run_step(struct run *r)
     if (r->use.has_master) s.master = r->master;
     if (step_scratch_size(s.rule, COUNT) > 0) s.scratch = r->scratch;
     if (r->t == 1) images(r, up);
-    if (gpu != NULL) up(r, r->sum), up(r, r->last);
+    if (far != NULL) up(r, r->sum), up(r, r->last);
     CHECK_EQ(device_step(r->queue, &s), STATUS_OK);
     if (r->t == step_count() || alone(r)) images(r, down);
-    if (gpu != NULL) wait_for(r);
+    if (far != NULL) wait_for(r);
 }
 
 static double uniform(uint64_t *random) { return (double)(rng_next(random) >> 11) * 0x1p-52 - 1; }
@@ -738,7 +743,7 @@ static void all_combinations(size_t c, bool precise, enum dtype type)
 
     for (unsigned bits = 0; bits < (row->common ? 8 : 1); bits++) {
         if ((bits & 1) != 0 && !has_wd) continue;
-        if (gpu != NULL && row->common && bits != (has_wd ? 7 : 6)) continue;
+        if (far != NULL && row->common && bits != (has_wd ? 7 : 6)) continue;
         int n = snprintf(document, sizeof document, "{\"type\": \"%s\"%s%s", cases[c].updater,
                          cases[c].options[0] != '\0' ? ", " : "", cases[c].options);
         if (row->common)
@@ -1043,7 +1048,13 @@ TEST(sgld_moves_by_half_the_rate_and_by_its_root_times_normal_noise)
     CHECK_NEAR(along, 0, 5 / sqrt(n));
 }
 
-/* ---- on a GPU: the last, since one that fails leaves it open ---------------------------------------------- */
+/* ---- out of the CPU's reach: the last, since one that fails leaves its device open ------------------------------- */
+
+static void close_far(void)
+{
+    device_free(far);
+    far = NULL;
+}
 
 TEST(every_updater_agrees_with_its_formula_on_a_gpu)
 {
@@ -1051,10 +1062,47 @@ TEST(every_updater_agrees_with_its_formula_on_a_gpu)
     struct error e;
 
     if (!sim_present()) test_skip("the stand-in for CUDA was not built: it needs CUDA's headers");
-    CHECK_OK(sim_device_new(4, &gpu, &e), &e);
+    CHECK_OK(sim_device_new(4, &far, &e), &e);
     for (unsigned i = 0; i < 4; i++) all_cases(types[i], true);
     all_cases(DTYPE_bf16, false);
-    device_free(gpu);
-    gpu = NULL;
+    close_far();
+    if (sim_remains() != NULL) test_fail(__FILE__, __LINE__, "%s", sim_remains());
+}
+
+/* Values of 65 elements in parts of 64. */
+static void open_several(struct device *const members[2])
+{
+    struct error e;
+
+    CHECK_OK(array_device_new(members, 2, DMEM_ALIGN, &far, &e), &e);
+}
+
+TEST(every_updater_agrees_with_its_formula_on_several_devices)
+{
+    struct device *members[2];
+    struct error e;
+
+    for (unsigned i = 0; i < 2; i++) CHECK_OK(cpu_device_new(1, &members[i], &e), &e);
+    open_several(members);
+    all_cases(DTYPE_f32, true);
+    all_cases(DTYPE_bf16, false);
+    close_far();
+    for (unsigned i = 0; i < 2; i++) CHECK_OK(late_device_new(i, &members[i], &e), &e);
+    open_several(members);
+    all_cases(DTYPE_f64, true);
+    all_cases(DTYPE_f16, true);
+    close_far();
+}
+
+TEST(every_updater_agrees_with_its_formula_on_several_cards)
+{
+    struct device *members[2];
+    struct error e;
+
+    if (!sim_present() || sim_replaced()) test_skip("cards are drawn by the stand-in for CUDA, which needs CUDA's headers");
+    CHECK_OK(sim_cards_new(4, 2, members, &e), &e);
+    open_several(members);
+    all_cases(DTYPE_f32, true);
+    close_far();
     if (sim_remains() != NULL) test_fail(__FILE__, __LINE__, "%s", sim_remains());
 }
