@@ -244,6 +244,13 @@ void cusim_patience_ms(unsigned ms)
     sim_unlock();
 }
 
+int cusim_array_new(void **at, size_t size) { return (int)cudaMalloc(at, size); }
+
+int cusim_array_copy(void *to, const void *from, size_t size)
+{
+    return (int)cudaMemcpy(to, from, size, cudaMemcpyDefault);
+}
+
 void cusim_get_stats(struct cusim_stats *s)
 {
     sim_lock();

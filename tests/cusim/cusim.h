@@ -85,6 +85,11 @@ CUSIM_API void cusim_get_stats(struct cusim_stats *s);
 /* Operations queued and not yet run. */
 CUSIM_API int cusim_pending(void);
 
+/* For trainers in tests that are not in C: an array on the current device, which stays until the process
+ * ends, and a copy from or to it. 0, or the cudaError_t. */
+CUSIM_API int cusim_array_new(void **at, size_t size);
+CUSIM_API int cusim_array_copy(void *to, const void *from, size_t size);
+
 /* ---- kernels, as cusim_device.h uses them ---------------------------------------------------------------------- */
 
 typedef void (*cusim_thunk)(void **args);

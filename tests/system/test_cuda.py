@@ -130,6 +130,55 @@ class OnTheStandIn(unittest.TestCase):
             self.assertIn("CUDA error 700", str(raised.exception))
         self.assertEqual(d.status, 0)
 
+    def test_arrays_on_a_gpu_are_pushed_and_pulled_where_they_lie(self):
+        code = f'''
+import ctypes, sys
+sys.path.insert(0, {os.path.join(ROOT, "api", "python")!r})
+import numpy as np
+import paramd
+
+sim = ctypes.CDLL({STAND_IN!r})
+
+class Gpu:
+    def __init__(self, array, **more):
+        at = ctypes.c_void_p()
+        assert sim.cusim_array_new(ctypes.byref(at), ctypes.c_size_t(array.nbytes)) == 0
+        assert sim.cusim_array_copy(at, ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)) == 0
+        self.__cuda_array_interface__ = {{"shape": array.shape, "typestr": array.dtype.str, "data": (at.value, False),
+                                          "version": 3, **more}}
+    def host(self):
+        said = self.__cuda_array_interface__
+        array = np.empty(said["shape"], said["typestr"])
+        assert sim.cusim_array_copy(ctypes.c_void_p(array.ctypes.data), ctypes.c_void_p(said["data"][0]),
+                                    ctypes.c_size_t(array.nbytes)) == 0
+        return array.tolist()
+
+w = Gpu(np.arange(6, dtype="float32").reshape(2, 3))
+out = Gpu(np.zeros((2, 3), "float32"))
+with paramd.kv.create("dist_async", sys.argv[1], num_workers=1, mailbox=1 << 20) as kv:
+    kv.init("w", w)
+    kv.set_optimizer("add")
+    kv.push("w", w)
+    kv.push("w", [w, np.ones((2, 3), "float32")])
+    kv.pull("w", out=out)
+    assert out.host() == [[1, 4, 7], [10, 13, 16]], out.host()
+    assert kv.pull("w").tolist() == out.host()
+    for wrong, words in ((Gpu(np.zeros((2, 3), "float32"), strides=(4, 8)), "contiguous"),
+                         (Gpu(np.zeros((2, 3), "float32"), stream=7), "synchronize"),
+                         (Gpu(np.zeros((3, 2), "float32")), "shape")):
+        try:
+            kv.push("w", wrong)
+            raise SystemExit("taken: " + words)
+        except paramd.ParamdError as e:
+            assert words in str(e), e
+print("done", kv is not None)
+'''
+        env = dict(CUSIM_POLICY="random", CUSIM_SHARE="1")
+        with Running(**env) as d:
+            done = subprocess.run([sys.executable, "-c", code, d.fields["data"]], capture_output=True, text=True,
+                                  timeout=60, env={**CLEAN, **env, "PARAMD_CUDA_PLUGIN": STAND_IN})
+            self.assertEqual((done.returncode, done.stdout), (0, "done True\n"), done.stderr)
+
     def test_the_tests_of_the_python_client_pass_on_it(self):
         report = tempfile.NamedTemporaryFile("w+", suffix=".json")
         done = subprocess.run([sys.executable, os.path.join(ROOT, "tests", "system", "test_python.py")], text=True,

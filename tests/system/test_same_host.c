@@ -305,6 +305,44 @@ TEST(several_gpus_as_one_lend_mailboxes_of_the_first)
     stop();
 }
 
+TEST(a_mailbox_that_cannot_be_opened_here_goes_back)
+{
+    start("random", NULL, NULL);
+    struct paramd *kv = open_store(WITH_BOX);
+    gpu_begin();
+    sim_fail("cudaIpcOpenMemHandle", 1, 304 /* cudaErrorOperatingSystem */);
+    use(kv);
+    CHECK_EQ(mailbox_bytes(kv), 0);
+    paramd_close(kv);
+    stop();
+}
+
+TEST(trainers_with_mailboxes_of_their_own_sum_in_rounds)
+{
+    struct paramd *kv[2];
+    struct array a = array_new(70000, 1), b = array_new(70000, 10);
+    char options[300];
+
+    start("random", NULL, NULL);
+    snprintf(options, sizeof options, "{\"url\": \"%s\", \"num_workers\": 2%s}", server->data, WITH_BOX);
+    for (int i = 0; i < 2; i++) CHECK_CALL(paramd_create("dist_sync", options, &kv[i], &e));
+    init_key(kv[0], 1, &a);
+    init_key(kv[1], 1, &a);
+    for (int turn = 0; turn < 5; turn++) {
+        write_array(&a, 1);
+        write_array(&b, 10);
+        push_key(kv[0], 1, &a);
+        push_key(kv[1], 1, &b);
+        CHECK_EQ(pull_key(kv[0], 1, &a), 11);
+        CHECK_EQ(pull_key(kv[1], 1, &b), 11);
+    }
+    CHECK_EQ(mailbox_bytes(kv[0]), 2 * BOX);
+    for (int i = 0; i < 2; i++) paramd_close(kv[i]);
+    device_mem_free(&a.mem);
+    device_mem_free(&b.mem);
+    stop();
+}
+
 TEST(an_address_that_is_none_of_a_gpus_is_refused_and_nothing_is_pushed)
 {
     start("random", NULL, NULL);

@@ -2,6 +2,7 @@
  * would: a copy that is answered too early finds the wrong bytes, memory freed under a copy ends the run. */
 #include "service/base/mem.h"
 #include "tests/lib/direct.h"
+#include "tests/lib/faulty_device.h"
 #include "tests/lib/late_device.h"
 #include "tests/lib/test.h"
 
@@ -535,3 +536,79 @@ TEST(a_body_that_does_not_say_where_each_value_lies_is_refused)
     client_gone(c);
     fixture_free(f);
 }
+
+/* A mailbox, a push and a pull through it; each is answered, whatever the device does. */
+static void play(struct client *c, uint64_t key)
+{
+    json_t *j = try_json(c, WIRE_Mailbox, &e, "{\"host\": \"here\", \"size\": %d}", BOX);
+
+    if (j == NULL) return;
+    struct open_box b = read_box(j);
+    fill(b, 0, 3, COUNT);
+    (void)push(c, b, key, 1, 0);
+    (void)pull(c, b, key, 8192);
+}
+
+static struct device_ops hidden;
+static enum status (*mem_new_of)(struct device *d, size_t size, struct dmem *out, struct error *e);
+
+static enum status hide_memory(struct device *d, size_t size, struct dmem *out, struct error *why)
+{
+    enum status s = mem_new_of(d, size, out, why);
+
+    if (s == STATUS_OK) out->host = NULL;
+    return s;
+}
+
+static enum status share_memory(struct device *d, size_t size, struct dmem *out, struct mem_handle *h,
+                                struct error *why)
+{
+    enum status s = hide_memory(d, size, out, why);
+
+    *h = (struct mem_handle){{0}};
+    if (s == STATUS_OK) memcpy(h->at, &out->at, sizeof out->at);
+    return s;
+}
+
+/* The CPU, which does its work at once, so that a device may be lost while none is under way; with memory out of reach,
+ * and some that it shares. */
+static struct device *faulty_new(void)
+{
+    struct device *d;
+
+    CHECK_OK(cpu_device_new(1, &d, &e), &e);
+    CHECK_OK(faulty_device_new(d, &d, &e), &e);
+    hidden = *d->ops;
+    mem_new_of = hidden.mem_new;
+    hidden.mem_new = hide_memory;
+    hidden.shared_new = share_memory;
+    d->ops = &hidden;
+    memcpy(d->uuid, "cpu", sizeof "cpu");
+    return d;
+}
+
+static void sweep(enum fault_mode mode)
+{
+    uint64_t n = 1;
+    bool hit;
+
+    do {
+        int64_t live = mem_live();
+        struct device *d = faulty_new();
+        struct fixture *f = fixture_new(d, 64 << 20);
+        struct client *c = joined(f, 1, ASYNC);
+        uint64_t key = do_init(c, 1, 0, COUNT);
+        faulty_device_fail_at(d, n++, mode);
+        play(c, key);
+        hit = faulty_device_hit(d);
+        faulty_device_fail_at(d, 0, mode);
+        if (!hit) CHECK_EQ(do_pull(c, key, COUNT), 3);
+        client_gone(c);
+        fixture_free(f);
+        CHECK_EQ(mem_live(), live);
+    } while (hit);
+    CHECK(n > 8);
+}
+
+TEST(every_call_of_the_device_may_be_refused) { sweep(FAULT_REFUSED); }
+TEST(every_call_of_the_device_may_be_accepted_and_not_done) { sweep(FAULT_ACCEPTED); }

@@ -145,10 +145,45 @@ def _number_dtype(numbers):
     return numbers.dtype if isinstance(numbers, np.generic) else np.dtype(np.float32)
 
 
+class OnGpu:
+    """An array of another library on a GPU (a torch.Tensor, a cupy.ndarray), handed over by its address. What is under
+    way on CUDA's default stream comes before that; other streams are the caller's to wait for."""
+
+    def __init__(self, thing, written=False):
+        said = thing.__cuda_array_interface__
+        self._owner = thing
+        self.shape = tuple(said['shape'])
+        self.dtype = np.dtype(said['typestr'])
+        self.ndim = len(self.shape)
+        self.address, read_only = said['data']
+        _code(self.dtype, 'an array on a GPU')
+        if not self.dtype.isnative or not self._is_contiguous(said.get('strides')):
+            raise refuse('an array on a GPU must be C-contiguous and of the machine\'s byte order: use .contiguous()')
+        if written and read_only:
+            raise refuse('out is read-only: give an array of your own')
+        if said.get('stream') not in (None, 1):
+            raise refuse('work is under way on a stream of its own for this array: synchronize it, and hand the array '
+                         'over on the default stream')
+
+    def _is_contiguous(self, strides):
+        step = self.dtype.itemsize
+        for n, stride in zip(reversed(self.shape), reversed(strides or ())):
+            if n > 1 and stride != step:
+                return False
+            step *= n
+        return True
+
+
+def is_on_gpu(thing):
+    return hasattr(thing, '__cuda_array_interface__')
+
+
 def as_input(value, number_dtype=None):
     """One value as an array that can be handed over.
 
     number_dtype: None, or a function that answers the dtype for plain numbers; called only for those."""
+    if is_on_gpu(value):
+        return OnGpu(value)
     if _is_numbers(value):
         array = _from_numbers(value, number_dtype() if number_dtype else _number_dtype(value))
     else:
@@ -170,6 +205,9 @@ class Output:
     """An array to be filled: `array` is what the library writes to, and finish() brings that to the caller's."""
 
     def __init__(self, out):
+        if is_on_gpu(out):
+            self.target = self.array = OnGpu(out, written=True)
+            return
         self.target = _writable(out)
         dtype = _native(self.target.dtype)
         _code(dtype, 'out')
@@ -212,7 +250,9 @@ class Tensors:
         for a in arrays:
             if a.ndim > _lib.DIMENSIONS_MAX:
                 raise refuse(f'a value has at most {_lib.DIMENSIONS_MAX} dimensions, this one has {a.ndim}')
-            packed.append(_lib.Tensor(a.ctypes.data, _CODES[a.dtype], a.ndim, at))
+            on_gpu = isinstance(a, OnGpu)
+            address, code = (a.address, _lib.CUDA) if on_gpu else (a.ctypes.data, 0)
+            packed.append(_lib.Tensor(address, _CODES[a.dtype] | code, a.ndim, at))
             at += 8 * a.ndim
         self.packed = (_lib.Tensor * len(arrays))(*packed)
 

@@ -14,6 +14,7 @@ from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_int64, c_size_t
 from . import errors
 
 DIMENSIONS_MAX = 8
+CUDA = 0x100
 
 
 class Error(ctypes.Structure):

@@ -53,7 +53,7 @@ _OPTIONS = {
     'round_timeout': 60, 'on_reinit': 'error', 'async_default': 'assign', 'token': None,
     'start_timeout': 60, 'connect_timeout': 5, 'worker_timeout': 10, 'on_missing': 'fail', 'min_workers': 1,
     'on_late': 'drop', 'sum_order': 'arrival', 'elastic': False, 'versions_max': 4,
-    'engine': 'own', 'bulk': True, 'connections': 1,
+    'engine': 'own', 'bulk': True, 'connections': 1, 'mailbox': 128 << 20,
 }
 _SIGNATURE = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
                                 for name, default in _OPTIONS.items()])
@@ -92,6 +92,8 @@ def create(*args, **kwargs):
     elastic False   dist_sync without num_workers.
     versions_max 4  versions of a key that are held at once.
     engine 'own' | 'nanomsg', bulk True, connections 1       how this client speaks with the daemon.
+    mailbox 134217728   bytes of the GPU of a daemon on this machine for arrays on a GPU; 0: these go through host
+                    memory.
 
     Raises Unavailable with the address and the command that starts a daemon when none answers in connect_timeout.
     """
