@@ -91,13 +91,54 @@ class OnTheStandIn(unittest.TestCase):
     def test_several_cards_are_one_device(self):
         with Running("--device", "cuda:0,1", CUSIM_DEVICES="2") as d:
             self.assertEqual(d.fields["device"], "cuda:0,1")
+            self.assertEqual(json.loads(get(d.fields["admin"] + "/v1/info")[1])["device"], "cuda:0,1")
             with store(d) as kv:
+                kv.set_optimizer("add")
                 for i in range(8):
                     kv.init(f"w{i}", np.full(1000, i, "float32"))
-                    kv.set_optimizer("add")
                 for i in range(8):
                     kv.push(f"w{i}", np.ones(1000, "float32"))
                     self.assertEqual(kv.pull(f"w{i}").tolist(), [i + 1] * 1000)
+                kv.set_optimizer("sgd", learning_rate=0.5, momentum=0.5)
+                for i in range(8):
+                    for _ in range(2):
+                        kv.push(f"w{i}", np.ones(1000, "float32"))
+                    self.assertEqual(kv.pull(f"w{i}").tolist(), [i + 1 - 0.5 - 0.75] * 1000)
+                    said = json.loads(get(d.fields["admin"] + f"/v1/keys/w{i}/stats")[1])["value"]
+                    self.assertEqual((said["count"], said["min"], said["max"]), (1000, i - 0.25, i - 0.25))
+        self.assertEqual(d.status, 0)
+
+    def test_a_key_of_more_than_16_mi_elements_lies_on_both_cards(self):
+        count = (16 << 20) + 1000
+        before = (np.arange(count) % 512).astype("float16")
+        with Running("--device", "cuda:0,1", CUSIM_DEVICES="2") as d, store(d) as kv:
+            kv.set_optimizer("add")
+            kv.init("large", before)
+            kv.init("small", np.zeros(10, "float32"))
+            kv.push("large", np.ones(count, "float16"))
+            self.assertTrue(np.array_equal(kv.pull("large"), before + 1))
+            with self.assertRaises(paramd.ParamdError) as raised:
+                kv.set_optimizer("lars", learning_rate=0.1)
+            self.assertEqual(raised.exception.reason, "updater-incompatible")
+            kv.set_optimizer("sgd", learning_rate=0.5)
+            kv.push("large", np.full(count, 2, "float16"))
+            self.assertTrue(np.array_equal(kv.pull("large"), before))
+        self.assertEqual(d.status, 0)
+
+    def test_when_one_of_several_cards_is_lost_all_are_and_the_sentence_names_it(self):
+        with Running("--device", "cuda:0,1", CUSIM_DEVICES="2", CUSIM_FAULT="5") as d, store(d) as kv:
+            with self.assertRaises(paramd.ParamdError) as raised:
+                for i in range(20):
+                    kv.init(f"w{i}", np.zeros(100, "float32"))
+                    kv.push(f"w{i}", np.ones(100, "float32"))
+                    kv.pull(f"w{i}")
+            self.assertEqual(raised.exception.reason, "device-unavailable")
+            with self.assertRaises(paramd.ParamdError) as raised:
+                kv.init("more", np.zeros(100, "float32"))
+            self.assertRegex(str(raised.exception), "the cuda:0,1 device is lost: cuda:[01]: .*CUDA error 700")
+            self.assertEqual(get(d.fields["probe"] + "/readyz")[0], 503)
+            self.assertEqual(get(d.fields["probe"] + "/livez")[0], 200)
+        self.assertEqual(d.status, 0)
 
     def test_a_key_that_does_not_fit_is_refused_with_figures_and_the_daemon_goes_on(self):
         with Running("--device-memory", "4m") as d, store(d) as kv:
