@@ -8,17 +8,22 @@
 #include <string.h>
 #include <sys/mman.h>
 
+/* With the last resort, which comes behind the others. */
+enum { ALL_MAX = ARRAY_MEMBERS_MAX + 1 };
+
 struct array {
     struct device device;
     struct device_ops ops;               /* its own, for the sake of the name */
     char kind[32];
-    unsigned count;
+    unsigned count;                      /* that values are spread over */
+    unsigned all;                        /* count, or one more */
     size_t part;                         /* elements */
-    struct device *members[ARRAY_MEMBERS_MAX];
+    struct device *members[ALL_MAX];
+    int64_t kept[ALL_MAX];               /* bytes, for the values that live there */
     struct list queues;
 };
 
-/* Where the pieces of a memory are; part i lies on member (first + i) % count. */
+/* Where the pieces of a memory are: one on member `first`; of several part i on member (first + i) % count. */
 struct layout {
     unsigned first;
     size_t count;
@@ -29,7 +34,7 @@ struct layout {
 /* A mark of the array that has not passed everywhere, and the marks of the members that it stands for. */
 struct point {
     uint64_t mark;
-    uint64_t of_member[ARRAY_MEMBERS_MAX];
+    uint64_t of_member[ALL_MAX];
 };
 
 /* What is to be put together on the host once the members have done their parts. */
@@ -48,10 +53,10 @@ struct merge {
 struct array_queue {
     struct queue queue;
     struct list_node node;
-    struct queue *members[ARRAY_MEMBERS_MAX];
+    struct queue *members[ALL_MAX];
     uint32_t given;                      /* bit i: member i has got work since the last point */
-    uint64_t last[ARRAY_MEMBERS_MAX];    /* marks of the members with all work before that */
-    uint64_t seen[ARRAY_MEMBERS_MAX];    /* of them, those known to have passed */
+    uint64_t last[ALL_MAX];              /* marks of the members with all work before that */
+    uint64_t seen[ALL_MAX];              /* of them, those known to have passed */
     struct point *points;                /* a ring; begin is the oldest */
     size_t begin, used, capacity;
     uint64_t passed;
@@ -71,7 +76,7 @@ static bool is_loss(enum status s) { return s == reason_status(REASON_DEVICE_LOS
 static void quiet(struct array *a)
 {
     LIST_EACH(struct array_queue, q, node, &a->queues)
-        for (unsigned i = 0; i < a->count; i++) {
+        for (unsigned i = 0; i < a->all; i++) {
             uint64_t mark = 0;
             if (device_record(q->members[i], &mark) == STATUS_OK) (void)!device_wait(q->members[i], mark);
         }
@@ -104,17 +109,75 @@ static enum status lose(struct array *a)
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
 
-/* A home: which member comes first, and whether it goes on to the next ones. */
-static uint32_t home_of(unsigned first, bool in_parts) { return first << 1 | (in_parts ? HOME_IN_PARTS : 0); }
+/* A home: which member comes first, and the bits. */
+enum { HOME_BITS = 2 };
 
-static uint32_t array_home_new(struct device *d, size_t count, bool whole)
+static uint32_t home_of(unsigned first, bool in_parts) { return first << HOME_BITS | (in_parts ? HOME_IN_PARTS : 0); }
+
+static unsigned first_of(const struct array *a, uint32_t home)
 {
-    const struct array *a = array_of(d);
-    unsigned least = 0;
+    return home & HOME_ON_CPU ? a->count : home >> HOME_BITS;
+}
+
+static size_t least_of(size_t a, size_t b) { return a < b ? a : b; }
+
+/* The shares of the members in `size` bytes of a value: all with the first, or as its elements lie. */
+static void spread(const struct array *a, uint32_t home, size_t count, int64_t size, int64_t share[ALL_MAX])
+{
+    size_t whole = count / a->part, rest = count % a->part;
+    unsigned first = first_of(a, home);
+
+    memset(share, 0, ALL_MAX * sizeof *share);
+    if (!(home & HOME_IN_PARTS)) share[first] = size;
+    for (unsigned i = 0; home & HOME_IN_PARTS && i < a->count; i++) {
+        size_t elements = (whole / a->count + (i < whole % a->count)) * a->part + (i == whole % a->count ? rest : 0);
+        share[(first + i) % a->count] = size / (int64_t)count * (int64_t)elements;
+    }
+}
+
+static bool has_room(const struct array *a, uint32_t home, size_t count, uint64_t size)
+{
+    int64_t share[ALL_MAX];
+
+    spread(a, home, count, (int64_t)size, share);
+    for (unsigned i = 0; i < a->count; i++)
+        if (a->members[i]->capacity > 0 && a->kept[i] + share[i] > (int64_t)a->members[i]->capacity) return false;
+    return true;
+}
+
+static void array_home_keep(struct device *d, uint32_t home, size_t count, int64_t more)
+{
+    struct array *a = array_of(d);
+    int64_t share[ALL_MAX];
+
+    spread(a, home, count, more, share);
+    for (unsigned i = 0; i < a->all; i++) a->kept[i] += share[i];
+}
+
+/* Of what is known; else all are taken to be alike. */
+static int64_t room_of(const struct array *a, unsigned i)
+{
+    uint64_t capacity = a->members[i]->capacity;
+    return (capacity > 0 ? (int64_t)capacity : INT64_MAX / 2) - a->kept[i];
+}
+
+static uint32_t array_home_new(struct device *d, size_t count, bool whole, uint64_t size)
+{
+    struct array *a = array_of(d);
+    unsigned most = 0;
 
     for (unsigned i = 1; i < a->count; i++)
-        if (a->members[i]->bytes_held < a->members[least]->bytes_held) least = i;
-    return home_of(least, !whole && count > a->part && a->count > 1);
+        if (room_of(a, i) > room_of(a, most)) most = i;
+    uint32_t home = home_of(most, !whole && count > a->part && a->count > 1);
+    if (d->cpu != NULL && !has_room(a, home, count, size)) home = HOME_ON_CPU;
+    array_home_keep(d, home, count, (int64_t)size);
+    return home;
+}
+
+static const char *array_home_name(const struct device *d, uint32_t home)
+{
+    const struct array *a = array_of(d);
+    return device_kind(home & HOME_IN_PARTS ? d : a->members[first_of(a, home)]);
 }
 
 static void layout_free(struct layout *l)
@@ -130,16 +193,14 @@ static struct layout *layout_new(struct array *a, size_t size, struct mem_place 
     struct layout *l = mem_zero(sizeof *l + count * sizeof l->parts[0]);
 
     if (l == NULL) return NULL;
-    *l = (struct layout){.first = place.home >> 1, .count = count, .part_size = part_size};
+    *l = (struct layout){.first = first_of(a, place.home), .count = count, .part_size = part_size};
     return l;
 }
 
 static unsigned member_of(const struct array *a, const struct layout *l, size_t part)
 {
-    return (unsigned)((l->first + part) % a->count);
+    return l->count == 1 ? l->first : (unsigned)((l->first + part) % a->count);
 }
-
-static size_t least_of(size_t a, size_t b) { return a < b ? a : b; }
 
 /* Memory in parts has no address that anything could follow; it gets a range of its own where nothing may be read or
  * written, so that no two pieces seem to overlap and a mistake is a fault. */
@@ -157,7 +218,7 @@ static enum status array_mem_new_at(struct device *d, size_t size, struct mem_pl
     struct layout *l = NULL;
     enum status s = STATUS_OK;
 
-    if (place.home >> 1 >= a->count || ((place.home & HOME_IN_PARTS) && place.element == 0))
+    if (first_of(a, place.home) >= a->all || ((place.home & HOME_IN_PARTS) && place.element == 0))
         return error_set(e, REASON_BAD_ARGUMENT, "%u is no home of %s", place.home, a->kind);
     l = layout_new(a, size, place);
     if (l == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for the parts of %zu bytes", size);
@@ -245,7 +306,7 @@ static enum status array_record(struct queue *queue, uint64_t *mark)
     struct point *p;
 
     *mark = queue->mark + 1;
-    for (unsigned i = 0; i < a->count; i++) {
+    for (unsigned i = 0; i < a->all; i++) {
         if (!(q->given >> i & 1)) continue;
         enum status s = pass(a, i, device_record(q->members[i], &q->last[i]));
         if (s != STATUS_OK) return s;
@@ -302,7 +363,7 @@ static enum status look(struct array *a, struct array_queue *q, bool *passed)
     const struct point *p = point_at(q, 0);
 
     *passed = true;
-    for (unsigned i = 0; i < a->count; i++) {
+    for (unsigned i = 0; i < a->all; i++) {
         if (p->of_member[i] <= q->seen[i]) continue;
         enum status s = pass(a, i, device_passed(q->members[i], &q->seen[i]));
         if (s != STATUS_OK) return s;
@@ -332,7 +393,7 @@ static enum status array_wait(struct queue *queue, uint64_t mark)
 
     while (q->used > 0 && q->passed < mark) {
         const struct point *p = point_at(q, 0);
-        for (unsigned i = 0; i < a->count; i++) {
+        for (unsigned i = 0; i < a->all; i++) {
             if (p->of_member[i] <= q->seen[i]) continue;
             enum status s = pass(a, i, device_wait(q->members[i], p->of_member[i]));
             if (s != STATUS_OK) return s;
@@ -360,7 +421,7 @@ static enum status array_await(struct queue *queue, struct queue *other, uint64_
     enum status s = p != NULL ? reserve_point(q) : STATUS_OK;
 
     if (p == NULL || s != STATUS_OK) return s;
-    for (unsigned i = 0; i < a->count; i++) {
+    for (unsigned i = 0; i < a->all; i++) {
         if (p->of_member[i] <= of->seen[i]) continue;
         s = pass(a, i, device_await(q->members[i], of->members[i], p->of_member[i]));
         if (s != STATUS_OK) return s;
@@ -373,7 +434,7 @@ static void array_queue_free(struct queue *queue)
 {
     struct array_queue *q = queue_of(queue);
 
-    for (unsigned i = 0; i < array_of(queue->device)->count; i++) device_queue_free(q->members[i]);
+    for (unsigned i = 0; i < array_of(queue->device)->all; i++) device_queue_free(q->members[i]);
     list_remove(&q->node);
     /* Whom a loss was told may have gone on without what it was waiting for. */
     if (queue->device->lost) merge_drop(q);
@@ -392,7 +453,7 @@ static enum status array_queue_new(struct device *d, struct queue **out, struct 
     q->queue.device = d;
     q->last_merge = &q->merges;
     list_append(&a->queues, &q->node);
-    for (unsigned i = 0; i < a->count && s == STATUS_OK; i++) s = device_queue_new(a->members[i], &q->members[i], e);
+    for (unsigned i = 0; i < a->all && s == STATUS_OK; i++) s = device_queue_new(a->members[i], &q->members[i], e);
     if (s != STATUS_OK) {
         array_queue_free(&q->queue);
         return s;
@@ -681,7 +742,7 @@ static void array_close(struct device *d)
 {
     struct array *a = array_of(d);
 
-    for (unsigned i = 0; i < a->count; i++) device_free(a->members[i]);
+    for (unsigned i = 0; i < a->all; i++) device_free(a->members[i]);
     mem_free(a);
 }
 
@@ -694,8 +755,8 @@ static void member_told(void *ctx)
 
 static const struct device_ops array_ops = {
     .close = array_close,
-    .mem_new = array_mem_new, .home_new = array_home_new, .mem_new_at = array_mem_new_at,
-    .shared_new = array_shared_new, .mem_free = array_mem_free,
+    .mem_new = array_mem_new, .mem_new_at = array_mem_new_at, .shared_new = array_shared_new, .mem_free = array_mem_free,
+    .home_new = array_home_new, .home_keep = array_home_keep, .home_name = array_home_name,
     .pin_new = array_pin_new, .pin_free = array_pin_free,
     .queue_new = array_queue_new, .queue_free = array_queue_free,
     .record = array_record, .await = array_await, .passed = array_passed, .wait = array_wait,
@@ -703,12 +764,12 @@ static const struct device_ops array_ops = {
     .widen = array_widen, .add = array_add, .step = array_step, .stats = array_stats,
 };
 
-static enum status check(unsigned count, size_t part, struct error *e)
+static enum status check(const struct array_config *c, struct error *e)
 {
-    if (count == 0 || count > ARRAY_MEMBERS_MAX)
-        return error_set(e, REASON_BAD_ARGUMENT, "%u devices; from 1 to %d can be one", count, ARRAY_MEMBERS_MAX);
-    if (part % DMEM_ALIGN != 0)
-        return error_set(e, REASON_BAD_ARGUMENT, "parts of %zu elements; it must be a multiple of %d", part, DMEM_ALIGN);
+    if (c->count == 0 || c->count > ARRAY_MEMBERS_MAX)
+        return error_set(e, REASON_BAD_ARGUMENT, "%u devices; from 1 to %d can be one", c->count, ARRAY_MEMBERS_MAX);
+    if (c->part % DMEM_ALIGN != 0)
+        return error_set(e, REASON_BAD_ARGUMENT, "parts of %zu elements; it must be a multiple of %d", c->part, DMEM_ALIGN);
     return STATUS_OK;
 }
 
@@ -730,31 +791,36 @@ struct array_piece array_piece_at(const struct device *d, struct dmem m, size_t 
     return (struct array_piece){member_of(array_of(d), layout_of(m), i), layout_of(m)->parts[i]};
 }
 
-enum status array_device_new(struct device *const *members, unsigned count, size_t part, struct device **out,
-                             struct error *e)
+static void take_member(struct array *a, struct device *m)
 {
-    enum status s = check(count, part, e);
+    a->members[a->all++] = m;
+    m->notify = member_told;
+    m->notify_ctx = a;
+}
+
+enum status array_device_new(const struct array_config *c, struct device **out, struct error *e)
+{
+    enum status s = check(c, e);
     struct array *a = s == STATUS_OK ? mem_zero(sizeof *a) : NULL;
 
     if (a == NULL) {
         if (s == STATUS_OK) s = error_set(e, REASON_NO_MEMORY, "no memory for a device of several");
-        for (unsigned i = 0; i < count; i++) device_free(members[i]);
+        for (unsigned i = 0; i < c->count; i++) device_free(c->members[i]);
+        device_free(c->cpu);
         return s;
     }
     list_init(&a->queues);
     a->ops = array_ops;
     a->ops.kind = a->kind;
     a->device.ops = &a->ops;
-    a->count = count;
-    a->part = part > 0 ? part : ARRAY_PART;
-    snprintf(a->kind, sizeof a->kind, "%ux%.20s", count, members[0]->ops->kind);
-    memcpy(a->device.card, members[0]->card, sizeof a->device.card);
-    memcpy(a->device.uuid, members[0]->uuid, sizeof a->device.uuid);
-    for (unsigned i = 0; i < count; i++) {
-        a->members[i] = members[i];
-        members[i]->notify = member_told;
-        members[i]->notify_ctx = a;
-    }
+    a->device.cpu = c->cpu;
+    a->count = c->count;
+    a->part = c->part > 0 ? c->part : ARRAY_PART;
+    snprintf(a->kind, sizeof a->kind, "%ux%.20s", c->count, c->members[0]->ops->kind);
+    memcpy(a->device.card, c->members[0]->card, sizeof a->device.card);
+    memcpy(a->device.uuid, c->members[0]->uuid, sizeof a->device.uuid);
+    for (unsigned i = 0; i < c->count; i++) take_member(a, c->members[i]);
+    if (c->cpu != NULL) take_member(a, c->cpu);
     *out = &a->device;
     return STATUS_OK;
 }

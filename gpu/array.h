@@ -2,10 +2,15 @@
  * GPUs there are.
  *
  * Where a value lies. A value has a home (device_home_new). One of at most `part` elements, and one that has to be
- * whole, lies on one member: the one that holds the least bytes at that time. A larger one is cut into parts of
+ * whole, lies on one member: the one that has most room at that time. A larger one is cut into parts of
  * `part` elements, which lie on the members in turn, beginning with that one. Parts are counted in elements and not
  * in bytes, so that a value of 2 bytes an element and its sum of 4 are cut at the same elements: each call then is
  * one call a part, each on the member that has the part, and no byte crosses from one member to another.
+ *
+ * Room is counted ahead: a member's capacity (device.capacity) less what is kept for the values that have their home
+ * there, whether they have taken it yet or not. A value that finds too little may go to the last resort, the CPU
+ * (array_config.cpu), whole and for as long as it lives. It has room without end, as far as this knows, and is never
+ * taken while a member would do. It does the same work with the same bits, so that no one above has to know.
  *
  * What is not cut. Whole rules need sums over all elements, so their step is refused on memory in parts; the store
  * asks for a whole home where the updater has such a rule, and refuses a swap to one on a key in parts
@@ -28,12 +33,18 @@
 
 enum { ARRAY_MEMBERS_MAX = 16, ARRAY_PART = 16 << 20 };  /* elements: 64 MiB of f32 */
 
-/* Takes the `count` members also when it fails. part: elements, a multiple of DMEM_ALIGN; 0: ARRAY_PART. Pinned memory is
- * that of the first member; for the others it is memory like any. */
-enum status array_device_new(struct device *const *members, unsigned count, size_t part, struct device **out,
-                             struct error *e) MUST_CHECK;
+struct array_config {
+    struct device *const *members;
+    unsigned count;
+    size_t part;                     /* elements, a multiple of DMEM_ALIGN; 0: ARRAY_PART */
+    struct device *cpu;              /* the last resort; NULL: none */
+};
 
-/* The members of an array, or the device itself; how many. */
+/* Takes the members and the last resort also when it fails. Pinned memory is that of the first member; for the others it
+ * is memory like any. */
+enum status array_device_new(const struct array_config *c, struct device **out, struct error *e) MUST_CHECK;
+
+/* The members of an array without its last resort, or the device itself; how many. */
 unsigned device_members(struct device *d, struct device *out[ARRAY_MEMBERS_MAX]);
 
 /* For work that goes by members: memory of d, which is an array or not, piece by piece in the order of its elements. */
@@ -44,7 +55,7 @@ struct array_piece {
 size_t array_piece_count(struct dmem m);
 struct array_piece array_piece_at(const struct device *d, struct dmem m, size_t i);
 
-unsigned array_member_count(const struct device *d);
+unsigned array_member_count(const struct device *d);           /* the last resort apart */
 const struct device *array_member(const struct device *d, unsigned i);
 
 #endif

@@ -50,19 +50,21 @@ static void name_all(struct device *d, const struct cards *c, const struct devic
     snprintf(d->card, sizeof d->card, "%s", first->card);
 }
 
-enum status cards_open(const struct cards *c, uint64_t memory_max, struct device **out, struct error *e)
+enum status cards_open(const struct cards *c, struct device **out, struct error *e)
 {
-    struct device *members[ARRAY_MEMBERS_MAX];
+    struct device *members[ARRAY_MEMBERS_MAX], *cpu = NULL;
     unsigned opened = 0;
     enum status s = STATUS_OK;
 
     while (opened < c->count && s == STATUS_OK) {
-        struct card card = {.number = c->numbers[opened], .memory_max = memory_max};
+        struct card card = {.number = c->numbers[opened], .memory_max = c->memory_max};
         s = cuda_device_new(&card, &members[opened], e);
         if (s == STATUS_OK) opened++;
     }
-    if (s == STATUS_OK && c->count > 1) {
-        s = array_device_new(members, opened, 0, out, e);        /* takes them also when it fails */
+    if (s == STATUS_OK && c->cpu_when_full) s = cpu_device_new(c->threads, &cpu, e);
+    if (s == STATUS_OK && (opened > 1 || cpu != NULL)) {
+        /* takes them also when it fails */
+        s = array_device_new(&(struct array_config){.members = members, .count = opened, .cpu = cpu}, out, e);
         if (s == STATUS_OK) name_all(*out, c, array_member(*out, 0));
         return s;
     }

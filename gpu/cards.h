@@ -6,12 +6,15 @@
 
 struct cards {
     unsigned count, numbers[ARRAY_MEMBERS_MAX];
+    uint64_t memory_max;             /* of each; 0: what it has free */
+    bool cpu_when_full;              /* what does not fit lies on the CPU, else it is refused */
+    unsigned threads;                /* of that CPU, see cpu_device_new */
 };
 
-/* "cuda" (the first), "cuda:N", "cuda:N,M,..." (none twice); false for anything else. */
+/* "cuda" (the first), "cuda:N", "cuda:N,M,..." (none twice), with standards for the rest; false for anything else. */
 bool cards_parse(const char *name, struct cards *out);
 
-/* memory_max: of each, 0: what it has free. Several become one (gpu/array.h). Errors as cuda_device_new's. */
-enum status cards_open(const struct cards *c, uint64_t memory_max, struct device **out, struct error *e) MUST_CHECK;
+/* Several become one, and so do one and the CPU (gpu/array.h). Errors as cuda_device_new's. */
+enum status cards_open(const struct cards *c, struct device **out, struct error *e) MUST_CHECK;
 
 #endif

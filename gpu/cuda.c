@@ -477,17 +477,20 @@ static enum status find_card(const struct card *wanted, struct error *e)
     return error_set(e, REASON_SYSTEM, "there is no cuda:%u; CUDA sees %d card%s", wanted->number, count, count == 1 ? "" : "s");
 }
 
-static enum status learn_card(struct cuda *c, struct error *e)
+static enum status learn_card(struct cuda *c, uint64_t memory_max, struct error *e)
 {
     struct cudaDeviceProp properties;
+    size_t left = 0, all = 0;
     cudaError_t r = cudaSetDevice(c->card);
 
     if (r == cudaSuccess) r = cudaGetDeviceProperties(&properties, c->card);
+    if (r == cudaSuccess) r = cudaMemGetInfo(&left, &all);
     if (r != cudaSuccess) return not_usable(r, "opening the card", e);
     c->processors = properties.multiProcessorCount > 0 ? (unsigned)properties.multiProcessorCount : 1;
     snprintf(c->device.name, sizeof c->device.name, "cuda:%d", c->card);
     snprintf(c->device.card, sizeof c->device.card, "%.95s", properties.name);
     cuda_uuid_text(&properties, c->device.uuid);
+    c->device.capacity = memory_max > 0 && memory_max < left ? memory_max : left;
     return STATUS_OK;
 }
 
@@ -569,7 +572,7 @@ static enum status cuda_open(const struct card *card, struct device **out, struc
                                               .what = "pinned memory",
                                               .chunk_size = card->chunk_size > 0 ? card->chunk_size : PIN_CHUNK_SIZE});
     if (c->memory == NULL || c->pins == NULL) s = error_set(e, REASON_NO_MEMORY, "no memory for the cuda device");
-    if (s == STATUS_OK) s = learn_card(c, e);
+    if (s == STATUS_OK) s = learn_card(c, card->memory_max, e);
     if (s == STATUS_OK) s = take_ring(c, e);
     if (s == STATUS_OK) s = start_thread(c, e);
     if (s != STATUS_OK) {

@@ -45,9 +45,19 @@ static enum status tell(struct device *d, enum status s, struct error *e)
     return s;
 }
 
-uint32_t device_home_new(struct device *d, size_t count, bool whole)
+uint32_t device_home_new(struct device *d, size_t count, bool whole, uint64_t size)
 {
-    return d->ops->home_new != NULL ? d->ops->home_new(d, count, whole) : 0;
+    return d->ops->home_new != NULL ? d->ops->home_new(d, count, whole, size) : 0;
+}
+
+void device_home_keep(struct device *d, uint32_t home, size_t count, int64_t more)
+{
+    if (d->ops->home_keep != NULL) d->ops->home_keep(d, home, count, more);
+}
+
+const char *device_home_name(const struct device *d, uint32_t home)
+{
+    return d->ops->home_name != NULL ? d->ops->home_name(d, home) : device_kind(d);
 }
 
 static enum status find_memory(struct device *d, size_t size, struct mem_place place, struct dmem *out, struct error *e)

@@ -38,7 +38,10 @@ struct queue;
 /* Where memory lies on a device that is made of several (gpu/array.h). A home is drawn once for a value; all memory that
  * one work call takes has the same home, and then element i of one piece lies beside element i of every other. On any
  * other device there is one home, 0, and nobody has to ask. Made by mem_place_of, so that it can be compared. */
-enum { HOME_IN_PARTS = 1 };  /* a bit of a home: memory there may be cut, between two elements */
+enum {                       /* bits of a home */
+    HOME_IN_PARTS = 1,       /* memory there may be cut, between two elements */
+    HOME_ON_CPU = 2          /* of a value for which no GPU had room */
+};
 struct mem_place {
     uint32_t home;
     uint32_t element;        /* bytes of one; 0 where nothing is cut */
@@ -103,8 +106,10 @@ struct device_ops {
 
     /* memory */
     enum status (*mem_new)(struct device *d, size_t size, struct dmem *out, struct error *e);
-    /* These two only for a device of several; else NULL. */
-    uint32_t (*home_new)(struct device *d, size_t count, bool whole);
+    /* These only for a device of several; else NULL. */
+    uint32_t (*home_new)(struct device *d, size_t count, bool whole, uint64_t size);
+    void (*home_keep)(struct device *d, uint32_t home, size_t count, int64_t more);
+    const char *(*home_name)(const struct device *d, uint32_t home);
     enum status (*mem_new_at)(struct device *d, size_t size, struct mem_place place, struct dmem *out, struct error *e);
     enum status (*shared_new)(struct device *d, size_t size, struct dmem *out, struct mem_handle *handle,
                               struct error *e);          /* NULL: it has none */
@@ -143,6 +148,8 @@ struct device {
     void *notify_ctx;
     uint64_t bytes_held;             /* by mem_new and not freed */
     uint64_t work_count;             /* work calls accepted */
+    uint64_t capacity;               /* bytes that mem_new can come to; 0: not known. The back end's */
+    const struct device *cpu;        /* of a device of several: its last resort, where HOME_ON_CPU is; NULL: none */
     bool lost;
     char why[160];                   /* of a lost one: what its back end said */
     char name[48];                   /* "cuda:0"; empty: the kind will do */
@@ -169,8 +176,15 @@ const char *device_kind(const struct device *d);               /* "cpu", "cuda:0
 const struct error *device_error(const struct device *d);
 
 /* A home for a value of `count` elements, where there is most room. whole: it has to lie in one piece, as whole-tensor rules
- * want it; else it may be cut (HOME_IN_PARTS). */
-uint32_t device_home_new(struct device *d, size_t count, bool whole);
+ * want it; else it may be cut (HOME_IN_PARTS). size: bytes that all memory of the value will come to. So much is kept for
+ * it there, of what is handed out to the next: those who ask must give it back with device_home_keep. Where there is a last
+ * resort (d->cpu) and no GPU has so much left, the home is HOME_ON_CPU. */
+uint32_t device_home_new(struct device *d, size_t count, bool whole, uint64_t size);
+/* What is kept there for such a value becomes more, or less. It may come to more than there is: then memory is refused
+ * when it is asked for. */
+void device_home_keep(struct device *d, uint32_t home, size_t count, int64_t more);
+/* "cuda:1"; of a value in parts all of them. Valid as long as the device. */
+const char *device_home_name(const struct device *d, uint32_t home);
 /* Memory of at least one byte (size 0 gives one), aligned to DMEM_ALIGN (below 512 bytes to
  * DMEM_ALIGN_SMALL), not cleared. The first has home 0. */
 enum status device_mem_new_at(struct device *d, size_t size, struct mem_place place, struct dmem *out,

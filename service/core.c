@@ -210,6 +210,29 @@ enum status core_sum(struct core *c, const struct sum_list *l, struct error *e)
     return s;
 }
 
+struct room core_room_new(struct core *c, uint64_t count, bool whole, uint64_t size)
+{
+    return (struct room){device_home_new(c->device, (size_t)count, whole, size), count, size};
+}
+
+void core_room_move(struct core *c, struct room *r)
+{
+    device_home_keep(c->device, r->home, (size_t)r->count, -(int64_t)r->size);
+    r->home = HOME_ON_CPU;
+    device_home_keep(c->device, r->home, (size_t)r->count, (int64_t)r->size);
+}
+
+void core_room_free(struct core *c, struct room *r)
+{
+    device_home_keep(c->device, r->home, (size_t)r->count, -(int64_t)r->size);
+    r->size = 0;
+}
+
+bool core_may_move(const struct core *c, uint32_t home, enum status s, const struct error *e)
+{
+    return s != STATUS_OK && e->reason == REASON_NO_MEMORY && c->device->cpu != NULL && !(home & HOME_ON_CPU);
+}
+
 void core_mem_free(struct core *c, struct dmem *m)
 {
     bool fits = m->size >= CACHE_FROM && c->cache_bytes + m->size <= c->staging_max / 4 &&

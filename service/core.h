@@ -56,6 +56,7 @@ struct core {
     uint64_t staging_max;
     struct core_limits limits;
     uint64_t key_count;                      /* of all stores; each counts KEY_COST against memory_max */
+    uint64_t keys_on_cpu;                    /* of them, those for which no GPU had room */
     struct list stagings;                    /* incomplete ones, the one longest without progress first */
 
     struct sums *sums;                       /* of lists, see core_sum; NULL: none yet */
@@ -102,6 +103,19 @@ enum status core_mem_new(struct core *c, size_t size, struct mem_place place, st
 void core_mem_free(struct core *c, struct dmem *m);
 /* Sums values of this process on the device; waits for it (gpu/sums.h). */
 enum status core_sum(struct core *c, const struct sum_list *l, struct error *e) MUST_CHECK;
+
+/* Room that is kept for a value, whose elements these are, where it has its home or will have it (device_home_new). */
+struct room {
+    uint32_t home;
+    uint64_t count, size;                    /* size 0: none */
+};
+struct room core_room_new(struct core *c, uint64_t count, bool whole, uint64_t size);
+/* The same on the CPU in place of where it was. */
+void core_room_move(struct core *c, struct room *r);
+void core_room_free(struct core *c, struct room *r);
+/* Would it be on the CPU, if s says that there is no memory where it is? */
+bool core_may_move(const struct core *c, uint32_t home, enum status s, const struct error *e);
+
 /* Bytes that the cap leaves; UINT64_MAX: there is none. */
 uint64_t core_mem_left(const struct core *c);
 /* May a new key take so many bytes more? LIMIT, which names the cap. */

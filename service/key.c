@@ -1,6 +1,7 @@
 #include "service/key.h"
 
 #include "api/wire.h"
+#include "service/base/log.h"
 #include "service/base/mem.h"
 #include "service/store.h"
 #include "service/wait.h"
@@ -60,6 +61,8 @@ static void key_free(struct task *t, enum status s)
 
     (void)s;
     k->core->key_count--;
+    if (k->home & HOME_ON_CPU) k->core->keys_on_cpu--;
+    core_room_free(k->core, &(struct room){k->home, k->shape.count, k->kept});
     watch_free(k);
     version_free_all(k);
     state_fini(k);
@@ -86,7 +89,6 @@ static enum status first_version(struct key *k, struct staging *value, struct er
         return s;
     }
     v->mem = value->mem;
-    k->home = v->mem.place.home;
     v->host = v->mem.host;
     value->mem = (struct dmem){0};
     k->buffers = 1;
@@ -99,6 +101,68 @@ static enum status first_version(struct key *k, struct staging *value, struct er
 uint64_t key_needs(const struct store *store, const struct key_shape *shape)
 {
     return 2 * shape->size + state_needs(store_updater(store), shape);
+}
+
+static uint64_t push_needs(const struct key_shape *shape)
+{
+    return shape->size + shape->count * dtype_size(dtype_sum(shape->dtype));
+}
+
+struct room key_room(const struct store *store, const struct key_shape *shape)
+{
+    return core_room_new(store->core, shape->count, state_is_whole(store_updater(store), shape),
+                         key_needs(store, shape) + push_needs(shape));
+}
+
+void key_keep(struct key *k, uint64_t state_size)
+{
+    uint64_t size = 2 * k->shape.size + push_needs(&k->shape) + state_size;
+
+    device_home_keep(k->core->device, k->home, (size_t)k->shape.count, (int64_t)(size - k->kept));
+    k->kept = size;
+}
+
+static void take_room(struct key *k, struct room *r)
+{
+    k->home = r->home;
+    k->kept = r->size;
+    r->size = 0;
+    if (k->home & HOME_ON_CPU) k->core->keys_on_cpu++;
+}
+
+/* All its memory, at its home. */
+static enum status furnish(struct key *k, struct staging *value, struct error *e)
+{
+    enum status s = first_version(k, value, e);
+    return s == STATUS_OK ? state_fit(k, store_updater(k->store), e) : s;
+}
+
+/* Nobody has seen it yet. Its bytes are still in the pinned memory where they arrived, and must be at their new place before somebody reads
+ * them, as the CPU's memory is read without asking the device. */
+static enum status furnish_on_cpu(struct key *k, struct staging *value, struct error *e)
+{
+    struct core *c = k->core;
+
+    struct room r = {k->home, k->shape.count, k->kept};
+
+    core_quiet(c, k->queue_index);
+    version_free_all(k);
+    if (value->mem.size > 0) core_mem_free(c, &value->mem);
+    core_room_move(c, &r);
+    take_room(k, &r);
+    enum status s = core_mem_new(c, (size_t)k->shape.size, key_place(k, k->shape.dtype), &value->mem, e);
+    if (s == STATUS_OK) s = furnish(k, value, e);
+    core_quiet(c, k->queue_index);
+    return s;
+}
+
+static void tell_home(const struct key *k)
+{
+    char name[KEY_PRINT_SIZE];
+
+    if (k->home & HOME_ON_CPU)
+        log_info("store", "'%s': %s lies on the CPU: %s has no room for it", k->store->name,
+                 key_name_print(&k->name, name), device_kind(k->core->device));
 }
 
 enum status key_new(struct store *store, const struct init_wanted *wanted, struct staging *value, struct key **out,
@@ -136,9 +200,12 @@ enum status key_new(struct store *store, const struct init_wanted *wanted, struc
         }
     }
     s = core_mem_check(c, key_needs(store, &wanted->shape) - k->shape.size, e); /* one of them has arrived already */
-    if (s == STATUS_OK) s = first_version(k, value, e);
-    if (s == STATUS_OK) s = state_fit(k, store_updater(store), e);
     if (s != STATUS_OK) goto out;
+    take_room(k, &value->room);
+    s = furnish(k, value, e);
+    if (value->pin != NULL && core_may_move(c, k->home, s, e)) s = furnish_on_cpu(k, value, e);
+    if (s != STATUS_OK) goto out;
+    tell_home(k);
     *out = k;
     k = NULL; /* the store's now */
 out:

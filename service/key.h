@@ -61,6 +61,7 @@ struct key {
     struct version *current;
     struct queue *queue;
     uint32_t home;                           /* where all its memory lies, see gpu/device.h */
+    uint64_t kept;                           /* bytes that its home keeps for it */
     unsigned buffers;                        /* versions and spares, and one being written */
     struct list versions;
     struct list spares;
@@ -121,6 +122,10 @@ enum status key_new(struct store *store, const struct init_wanted *wanted, struc
                     struct error *e) MUST_CHECK;
 /* Bytes of the device that such a key takes: value, spare and slots. */
 uint64_t key_needs(const struct store *store, const struct key_shape *shape);
+/* A home for such a key, which keeps room for all of that and for one push: a sum and a contribution. */
+struct room key_room(const struct store *store, const struct key_shape *shape);
+/* The home keeps as much as a key needs whose state has so many bytes. */
+void key_keep(struct key *k, uint64_t state_size);
 struct key *key_hold(struct key *k);
 void key_drop(struct key *k);                /* frees a deleted one after its last use */
 

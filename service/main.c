@@ -208,7 +208,10 @@ static enum status open_device(struct error *e)
     struct error why;
 
     if (!is_auto && !cards_parse(s->device, &cards)) return cpu_device_new((unsigned)s->threads, &the.device, e);
-    if (cards_open(&cards, s->device_memory, &the.device, &why) == STATUS_OK) {
+    cards.memory_max = s->device_memory;
+    cards.cpu_when_full = strcmp(s->device_full, "host") == 0;
+    cards.threads = (unsigned)s->threads;
+    if (cards_open(&cards, &the.device, &why) == STATUS_OK) {
         log_info("main", "device %s: %s", device_kind(the.device), the.device->card);
         return STATUS_OK;
     }

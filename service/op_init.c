@@ -130,13 +130,22 @@ static struct init_wanted *wanted_new(const struct entry *x)
     return w;
 }
 
-/* Where the memory in which the value arrives is to lie, as it becomes the value. */
-static struct mem_place place_new(const struct batch *b, const struct key_shape *shape)
+/* The memory in which the value arrives becomes the value: so it has its home from now on. */
+static enum status stage(struct batch *b, const struct key_shape *shape, struct staging **out, struct error *e)
 {
-    bool whole = state_is_whole(store_updater(b->store), shape);
-    uint32_t home = device_home_new(b->store->core->device, (size_t)shape->count, whole);
+    struct core *c = b->store->core;
+    struct room room = key_room(b->store, shape);
+    enum status st;
 
-    return mem_place_of(home, dtype_size(shape->dtype));
+    for (;;) {
+        st = staging_new(c, STAGING_INIT, NULL, b->worker, b->call, shape->size,
+                         mem_place_of(room.home, dtype_size(shape->dtype)), 0, out, e);
+        if (!core_may_move(c, room.home, st, e)) break;
+        core_room_move(c, &room);
+    }
+    if (st == STATUS_OK) (*out)->room = room;
+    else core_room_free(c, &room);
+    return st;
 }
 
 enum status init_open(struct batch *b, const struct entry *x, struct staging **out, bool *repeat,
@@ -159,8 +168,7 @@ enum status init_open(struct batch *b, const struct entry *x, struct staging **o
     if (st != STATUS_OK) return st;
     w = wanted_new(x);
     if (w == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for an init");
-    st = staging_new(b->store->core, STAGING_INIT, NULL, b->worker, b->call, x->shape.size, place_new(b, &x->shape), 0,
-                     out, e);
+    st = stage(b, &x->shape, out, e);
     if (st == STATUS_OK) (*out)->init = w;
     else mem_free(w);
     return st;

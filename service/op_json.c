@@ -189,12 +189,14 @@ json_t *server_info_json(const struct server *s)
 {
     const struct core *c = &s->core;
 
-    return json_pack("{s:s,s:o,s:s,s:s?,s:f,s:i,s:i,s:{s:I,s:I,s:I,s:I,s:I},s:o,s:o,s:o}",
+    return json_pack("{s:s,s:o,s:s,s:s?,s:f,s:i,s:i,s:I,s:{s:I,s:I,s:I,s:I,s:I,s:I},s:o,s:o,s:o}",
                      "version", PARAMD_VERSION, "instance", hex_json(&s->config.instance),
                      "device", device_kind(c->device), "card", c->device->card[0] != '\0' ? c->device->card : NULL,
                      "uptime", (double)(c->now_ms - s->started_ms) / 1000.0,
                      "stores", (int)map_count(c->stores), "clients", (int)(s->session_count - s->own_sessions),
-                     "memory", "device", (json_int_t)c->device->bytes_held, "staging", (json_int_t)c->staging_used,
+                     "keys_on_cpu", (json_int_t)c->keys_on_cpu,
+                     "memory", "device", (json_int_t)c->device->bytes_held,
+                     "cpu", (json_int_t)(c->device->cpu != NULL ? c->device->cpu->bytes_held : 0), "staging", (json_int_t)c->staging_used,
                      "staging_max", (json_int_t)c->staging_max, "cache", (json_int_t)c->cache_bytes,
                      "mailboxes", (json_int_t)s->box_bytes,
                      "bulk", bulk_json(s), "mailbox", mailbox_offer(s), "limits", limits_json(s));
@@ -461,10 +463,11 @@ static json_t *key_json(const struct key *k, struct worker *w)
     uint64_t next = w != NULL ? worker_tell_step(w, k) : 0;
 
     for (unsigned i = 0; i < k->shape.ndim; i++) append(&shape, json_integer(k->shape.dims[i]));
-    return json_pack("{s:o,s:s,s:I,s:s,s:o,s:I,s:I,s:I}", "key", key_name_json(&k->name),
+    return json_pack("{s:o,s:s,s:I,s:s,s:o,s:I,s:I,s:I,s:s}", "key", key_name_json(&k->name),
                      "key_type", k->name.is_text ? "str" : "int", "id", (json_int_t)k->id,
                      "dtype", dtype_numpy(k->shape.dtype), "shape", shape, "version", (json_int_t)key_version(k),
-                     "updates", (json_int_t)k->state.updates, "next_step", (json_int_t)next);
+                     "updates", (json_int_t)k->state.updates, "next_step", (json_int_t)next,
+                     "device", device_home_name(k->core->device, k->home));
 }
 
 static struct worker *worker_or_null(struct request *r, const struct store *s)

@@ -39,6 +39,8 @@ enum { LISTEN_MAX = 8, SETTINGS_FILE_SIZE_MAX = 64 << 10 };
       "Device and memory", "where values lie and updaters run; auto: the first GPU, or the CPU where none is usable; cuda:0,1: several as one") \
     X(bytes,   device_memory,  "device-memory",  "BYTES",                "",                     FIXED, NULL,         \
       "memory of each GPU that may be taken at all; standard: what it has free (suffixes k m g t)")                    \
+    X(choice,  device_full,    "device-full",    "refuse|host",          "refuse",               FIXED, NULL,         \
+      "a new key for which no GPU has room is refused, or lies in this machine's memory, where the CPU updates it")    \
     X(count,   threads,        "threads",        "N",                    "",                     FIXED, NULL,         \
       "workers of the CPU device; standard: one a core, at most 16")                                                  \
     X(bytes,   memory_max,     "memory-max",     "BYTES",                "",                     LIVE,  NULL,         \

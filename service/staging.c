@@ -44,6 +44,16 @@ static enum status admit_client(const struct core *c, const struct share *u, uin
                        (unsigned long long)c->staging_max);
 }
 
+/* Where a key's home keeps room for a push, others have it that will give it back. */
+static enum status wait_for_others(const struct core *c, const struct key *k, enum status s, struct error *e)
+{
+    char why[ERROR_TEXT_SIZE];
+
+    if (k == NULL || c->staging_used == 0 || !core_may_move(c, k->home, s, e)) return s;
+    memcpy(why, e->text, sizeof why);
+    return error_retry(e, REASON_NO_MEMORY, RETRY_MS, "%s", why);
+}
+
 enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, struct worker *w, uint64_t tag,
                         uint64_t size, struct mem_place place, unsigned how, struct staging **out, struct error *e)
 {
@@ -62,7 +72,7 @@ enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, s
     if (st != STATUS_OK) {
         if (s->mem.size > 0) core_mem_free(c, &s->mem);
         mem_free(s);
-        return st;
+        return wait_for_others(c, k, st, e);
     }
     s->core = c;
     s->kind = kind;
@@ -149,6 +159,7 @@ void staging_free(struct staging *s)
     share_add(s->share, -(int64_t)s->size);
     if (s->mem.size > 0) core_mem_free(c, &s->mem);
     if (s->pin != NULL) device_pin_free(c->device, s->pin);
+    core_room_free(c, &s->room);
     updater_drop(s->updater);
     mem_free(s->ranges);
     mem_free(s->init);

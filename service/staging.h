@@ -52,6 +52,7 @@ struct staging {
     uint64_t fed_mark;                       /* of the key's queue: until it has passed the device writes to mem */
     bool lent;                               /* took the room that is kept for its round, which admits one at a time */
     struct init_wanted *init;                /* init: owned; what is to be created */
+    struct room room;                        /* init: kept for the key that it becomes */
     struct buf about;                        /* state: what it consists of, as its parts say */
 };
 

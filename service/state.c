@@ -239,6 +239,7 @@ enum status state_fit(struct key *k, struct updater *u, struct error *e)
     struct leaving *l = NULL;
     struct dmem rest[STATE_PIECES];
     struct fitting f;
+    uint64_t size = 0;
     enum status s = updater_fits(u, k->shape.dtype, e);
 
     if (s != STATUS_OK || k->state.updater == u) return s;
@@ -263,6 +264,8 @@ enum status state_fit(struct key *k, struct updater *u, struct error *e)
     mem_free(k->state.pieces);
     k->state = f.state;
     k->state.updater = updater_hold(u);
+    for (unsigned i = 0; i < STATE_PIECES; i++) size += f.mem[i].size;
+    key_keep(k, size);
     return STATUS_OK;
 }
 

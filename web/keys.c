@@ -64,10 +64,11 @@ static json_t *row_json(const json_t *said, const struct seen *k)
     char number[32];
 
     snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT, json_integer_value(key));
-    return json_pack("{s:s,s:O,s:I,s:O,s:O,s:I,s:O,s:I}", "key", json_is_string(key) ? json_string_value(key) : number,
+    return json_pack("{s:s,s:O,s:I,s:O,s:O,s:I,s:O,s:I,s:O}", "key", json_is_string(key) ? json_string_value(key) : number,
                      "key_type", json_object_get(said, "key_type"), "id", k->id,
                      "dtype", json_object_get(said, "dtype"), "shape", json_object_get(said, "shape"),
-                     "version", k->version, "updates", json_object_get(said, "updates"), "bytes", (json_int_t)k->tensor.size);
+                     "version", k->version, "updates", json_object_get(said, "updates"), "bytes", (json_int_t)k->tensor.size,
+                     "device", json_object_get(said, "device"));
 }
 
 /* The tag tells the creation too: a key that was deleted and made again begins with version 1 again. */

@@ -70,6 +70,9 @@ void http_count(struct http_counts *c, const struct route *r, unsigned code, uin
     X(gauge,   paramd_workers,                          STORE, "workers",       "members of a store's job")            \
     X(gauge,   paramd_dead_workers,                     STORE, "dead",          "workers found dead and waited for")   \
     X(gauge,   paramd_device_memory_bytes,              CORE,  "daemon.memory.device", "memory held on the device")    \
+    X(gauge,   paramd_keys_on_cpu,                      CORE,  "daemon.keys_on_cpu", "keys for which no GPU had room")   \
+    X(gauge,   paramd_cpu_memory_bytes,                 CORE,  "daemon.memory.cpu", "of the device's memory, what "     \
+                                                                                "these keys have on the CPU")          \
     X(gauge,   paramd_staging_bytes,                    CORE,  "daemon.memory.staging", "pushes that wait to be "      \
                                                                                 "applied")                             \
     X(gauge,   paramd_staging_limit_bytes,              CORE,  "daemon.memory.staging_max", "the most that may wait")  \

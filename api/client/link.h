@@ -51,7 +51,7 @@ enum status link_sp_new(struct link **out, struct error *e) MUST_CHECK;
 enum status link_nn_new(struct link **out, struct error *e) MUST_CHECK;
 /* A private store: server and device live in the link. The device is what PARAMD_DEVICE says, as --device of the daemon,
  * but a library takes no GPU unless it is told to: left out it is the CPU. needs_gpu: left out it is the first GPU, and
- * where there is none NO_GPU says why. */
+ * where there is none NO_GPU says why. PARAMD_DEVICE_FULL is as --device-full, where the CPU is allowed at all. */
 enum status link_direct_new(const uint8_t seed[16], bool needs_gpu, struct link **out, struct error *e) MUST_CHECK;
 
 #endif

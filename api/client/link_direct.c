@@ -276,7 +276,8 @@ static enum status no_gpu(const char *why, struct error *e)
 
 static enum status open_device(bool needs_gpu, struct device **out, struct error *e)
 {
-    const char *name = getenv("PARAMD_DEVICE");
+    const char *name = getenv("PARAMD_DEVICE"), *full = getenv("PARAMD_DEVICE_FULL");
+    bool to_cpu = full != NULL && strcmp(full, "host") == 0;
     struct cards cards = {.count = 1};
     struct error why;
 
@@ -286,7 +287,10 @@ static enum status open_device(bool needs_gpu, struct device **out, struct error
     if (is_cpu) return cpu_device_new(0, out, e);
     if (!is_auto && !cards_parse(name, &cards))
         return error_set(e, REASON_BAD_ARGUMENT, "PARAMD_DEVICE=%.80s: one of auto, cpu, cuda:N and cuda:N,M", name);
-    enum status s = cards_open(&cards, 0, out, &why);
+    if (full != NULL && full[0] != '\0' && !to_cpu && strcmp(full, "refuse") != 0)
+        return error_set(e, REASON_BAD_ARGUMENT, "PARAMD_DEVICE_FULL=%.80s: one of refuse and host", full);
+    cards.cpu_when_full = to_cpu && !needs_gpu;
+    enum status s = cards_open(&cards, out, &why);
     if (s == STATUS_OK) return s;
     if (needs_gpu) return no_gpu(why.text, e);
     if (is_auto) return cpu_device_new(0, out, e);

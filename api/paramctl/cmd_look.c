@@ -28,6 +28,9 @@ static void print_info(const struct ctl *c, const json_t *j)
     print_fact(c, stdout, "clients", "%llu", whole(d, "clients"));
     print_fact(c, stdout, "memory", "%s of the device, %s of %s staging", bytes_text_of(number(m, "device"), a),
                bytes_text_of(number(m, "staging"), b), bytes_text_of(number(m, "staging_max"), x));
+    if (whole(d, "keys_on_cpu") > 0)
+        print_fact(c, stdout, "on the CPU", "%llu keys, for which no GPU had room, %s", whole(d, "keys_on_cpu"),
+                   bytes_text_of(number(m, "cpu"), a));
     print_fact(c, stdout, "pushes", "%llu (%llu repeats), %llu updates", whole(n, "pushes_recorded"),
                whole(n, "pushes_repeated"), whole(n, "updates"));
     print_fact(c, stdout, "pulls", "%llu", whole(n, "pulls"));
@@ -117,7 +120,8 @@ int run_keys(const struct ctl *c)
     if (c->json) return show_json(json_pack("{s:o,s:I}", "items", items, "total", total));
     PRINT_TABLE(c, stdout, items,
                 {"KEY", "key", LOOK_TEXT}, {"DTYPE", "dtype", LOOK_TEXT}, {"SHAPE", "shape", LOOK_SHAPE},
-                {"VERSION", "version", LOOK_NUMBER}, {"UPDATES", "updates", LOOK_NUMBER}, {"ID", "id", LOOK_NUMBER});
+                {"VERSION", "version", LOOK_NUMBER}, {"UPDATES", "updates", LOOK_NUMBER}, {"ID", "id", LOOK_NUMBER},
+                {"DEVICE", "device", LOOK_TEXT});
     size_t shown = json_array_size(items);
     if ((json_int_t)shown < total)
         printf("... %lld more; --limit 0 lists all\n", (long long)(total - (json_int_t)shown));

@@ -30,7 +30,8 @@ static struct device *faulty(void)
 static struct device *several(struct device *a, struct device *b, struct device *c)
 {
     struct device *members[] = {a, b, c}, *d = NULL;
-    CHECK_OK(array_device_new(members, c != NULL ? 3 : 2, PART, &d, &error), &error);
+    struct array_config config = {.members = members, .count = c != NULL ? 3 : 2, .part = PART};
+    CHECK_OK(array_device_new(&config, &d, &error), &error);
     return d;
 }
 
@@ -54,27 +55,132 @@ static struct queue *open_queue(struct device *d)
         CHECK_SAYS(device_error(d)->text, part);             \
     } while (0)
 
-TEST(a_value_lies_where_least_is_held)
+TEST(a_value_lies_where_most_room_is)
 {
     struct device *d = several(late(1), late(2), late(3));
     struct dmem m[3];
+    uint32_t homes[3];
 
-    for (size_t i = 0; i < 3; i++) m[i] = room(d, 100 - 10 * i, device_home_new(d, 10, false));
+    for (size_t i = 0; i < 3; i++) {
+        homes[i] = device_home_new(d, 10, false, 100 - 10 * i);
+        m[i] = room(d, 100 - 10 * i, homes[i]);
+    }
     CHECK_EQ(array_member(d, 0)->bytes_held, 100);
     CHECK_EQ(array_member(d, 1)->bytes_held, 90);
     CHECK_EQ(array_member(d, 2)->bytes_held, 80);
     CHECK_EQ(d->bytes_held, 270);
-    device_mem_free(&m[1]);
-    m[1] = room(d, 50, device_home_new(d, 10, false));
-    CHECK_EQ(array_member(d, 1)->bytes_held, 50);
+    for (size_t i = 0; i < 3; i++) CHECK_TEXT(device_home_name(d, homes[i]), "late");
+    device_home_keep(d, homes[1], 10, -90);
+    CHECK_EQ(device_home_new(d, 10, false, 50), homes[1]);
+    CHECK_EQ(device_home_new(d, 10, false, 50), homes[1]);
+    CHECK_EQ(device_home_new(d, 10, false, 50), homes[2]);
     for (size_t i = 0; i < 3; i++) device_mem_free(&m[i]);
+    device_free(d);
+}
+
+/* ---- the last resort --------------------------------------------------------------------------------------------- */
+
+enum { CAPACITY = 1000 };
+
+static struct device *with_cpu(struct device *a, struct device *b)
+{
+    struct device *members[] = {a, b}, *cpu = NULL, *d = NULL;
+
+    a->capacity = b->capacity = CAPACITY;
+    CHECK_OK(cpu_device_new(1, &cpu, &error), &error);
+    struct array_config config = {.members = members, .count = 2, .part = PART, .cpu = cpu};
+    CHECK_OK(array_device_new(&config, &d, &error), &error);
+    CHECK(d->cpu == cpu);
+    CHECK_EQ(array_member_count(d), 2);
+    return d;
+}
+
+TEST(a_value_for_which_no_member_has_room_lies_on_the_cpu)
+{
+    struct device *d = with_cpu(late(1), late(2));
+    uint32_t first = device_home_new(d, 10, false, CAPACITY), second = device_home_new(d, 10, false, CAPACITY - 1);
+    uint32_t third = device_home_new(d, 10, false, 2);
+    struct dmem m = room(d, 40, third);
+
+    CHECK(first != second && !(first & HOME_ON_CPU) && !(second & HOME_ON_CPU));
+    CHECK_EQ(third, HOME_ON_CPU);
+    CHECK_TEXT(device_home_name(d, third), "cpu");
+    CHECK_EQ(d->cpu->bytes_held, 40);
+    CHECK(m.host != NULL);
+    CHECK_EQ(device_home_new(d, 10, false, 1), second);
+    device_mem_free(&m);
+    device_free(d);
+}
+
+TEST(room_that_is_given_back_is_taken_before_the_cpu)
+{
+    struct device *d = with_cpu(late(1), late(2));
+    uint32_t first = device_home_new(d, 10, false, CAPACITY), second = device_home_new(d, 10, false, CAPACITY);
+
+    CHECK_EQ(device_home_new(d, 10, false, 1), HOME_ON_CPU);
+    device_home_keep(d, first, 10, -CAPACITY);
+    CHECK_EQ(device_home_new(d, 10, false, CAPACITY), first);
+    device_home_keep(d, second, 10, -CAPACITY);
+    CHECK_EQ(device_home_new(d, 10, false, CAPACITY + 1), HOME_ON_CPU);
+    CHECK_EQ(device_home_new(d, 10, false, CAPACITY), second);
+    device_free(d);
+}
+
+/* Three parts and a bit of four: two of them and the bit's half on either member. */
+TEST(a_value_in_parts_wants_room_on_each_member_for_its_share)
+{
+    enum { ELEMENTS = 3 * PART + 8, LARGE = 4 * PART };
+    struct device *d = with_cpu(late(1), late(2));
+    uint32_t home = device_home_new(d, ELEMENTS, false, 5 * ELEMENTS);
+
+    CHECK_EQ(home, HOME_IN_PARTS);
+    CHECK_TEXT(device_home_name(d, home), "2xlate");
+    /* 640 and 360 bytes are kept. */
+    CHECK_EQ(device_home_new(d, PART, false, CAPACITY - 5 * (PART + 8) + 1), HOME_ON_CPU);
+    CHECK_EQ(device_home_new(d, ELEMENTS, false, 6 * ELEMENTS), HOME_ON_CPU);
+    CHECK(device_home_new(d, ELEMENTS, false, 5 * ELEMENTS) != home);
+    CHECK_EQ(device_home_new(d, 1, false, 1), HOME_ON_CPU);
+    device_home_keep(d, home, ELEMENTS, -2 * 5 * ELEMENTS); /* of both: with two parts each the shares are alike */
+    CHECK_EQ(device_home_new(d, LARGE, false, 3 * LARGE), home);
+    CHECK_EQ(device_home_new(d, PART, false, CAPACITY - 3 * LARGE / 2), 0);
+    CHECK_EQ(device_home_new(d, PART, true, CAPACITY + 1), HOME_ON_CPU);
+    device_free(d);
+}
+
+TEST(without_a_last_resort_there_is_no_such_home_and_nothing_is_sent_there)
+{
+    struct device *d = several(late(1), late(2), NULL);
+    struct dmem m;
+
+    CHECK(d->cpu == NULL);
+    CHECK_EQ(device_home_new(d, 10, false, (uint64_t)1 << 60), 0);
+    CHECK_EQ(device_mem_new_at(d, 4, mem_place_of(HOME_ON_CPU, 4), &m, &error), STATUS_INVALID_ARGUMENT);
+    CHECK_SAYS(error.text, "2 is no home");
+    device_free(d);
+}
+
+TEST(the_cpu_is_lost_with_a_member_and_comes_to_rest)
+{
+    struct device *bad = faulty(), *d = with_cpu(late(1), bad);
+    struct queue *q = open_queue(d);
+    struct dmem m = room(d, SIZE, HOME_ON_CPU), n = room(d, SIZE, device_home_new(d, COUNT, false, 0));
+    uint64_t mark;
+
+    CHECK_EQ(device_zero(q, m, SIZE), STATUS_OK);
+    CHECK_EQ(device_zero(q, n, SIZE), STATUS_OK);
+    faulty_device_fail_at(bad, 1, FAULT_REFUSED);
+    CHECK_EQ(device_record(q, &mark), STATUS_UNAVAILABLE);
+    CHECK_SAYS(device_error(d)->text, "device is lost: faulty");
+    CHECK_EQ(device_zero(q, m, SIZE), STATUS_UNAVAILABLE);
+    device_queue_free(q);
+    device_mem_free(&m), device_mem_free(&n);
     device_free(d);
 }
 
 TEST(a_large_value_is_cut_at_the_same_elements_whatever_their_size)
 {
     struct device *d = several(late(1), late(2), NULL);
-    uint32_t home = device_home_new(d, COUNT, false);
+    uint32_t home = device_home_new(d, COUNT, false, 0);
     struct dmem halves, singles;
 
     CHECK(home & HOME_IN_PARTS);
@@ -92,9 +198,9 @@ TEST(a_value_that_has_to_be_whole_or_is_small_is_not_cut)
 {
     struct device *d = several(late(1), late(2), NULL);
 
-    CHECK(!(device_home_new(d, COUNT, true) & HOME_IN_PARTS));
-    CHECK(!(device_home_new(d, PART, false) & HOME_IN_PARTS));
-    CHECK(device_home_new(d, PART + 1, false) & HOME_IN_PARTS);
+    CHECK(!(device_home_new(d, COUNT, true, 0) & HOME_IN_PARTS));
+    CHECK(!(device_home_new(d, PART, false, 0) & HOME_IN_PARTS));
+    CHECK(device_home_new(d, PART + 1, false, 0) & HOME_IN_PARTS);
     device_free(d);
 }
 
@@ -103,7 +209,7 @@ TEST(a_device_that_is_one_has_one_home)
     struct device *d = late(1);
     struct dmem m;
 
-    CHECK_EQ(device_home_new(d, COUNT, false), 0);
+    CHECK_EQ(device_home_new(d, COUNT, false, 0), 0);
     CHECK_EQ(device_mem_new_at(d, 4, mem_place_of(2, 4), &m, &error), STATUS_INVALID_ARGUMENT);
     CHECK_SAYS(error.text, "no home 2");
     device_free(d);
@@ -113,7 +219,7 @@ TEST(memory_that_does_not_lie_together_is_refused)
 {
     struct device *d = several(late(1), late(2), NULL);
     struct queue *q = open_queue(d);
-    uint32_t home = device_home_new(d, COUNT, false), flags = 0;
+    uint32_t home = device_home_new(d, COUNT, false, 0), flags = 0;
     struct dmem a = room(d, SIZE, home), b = room(d, SIZE, 0), c = room(d, SIZE, home), longs, m;
     struct step s = {.rule = RULE_lars_momentum, .type = DTYPE_f32, .count = COUNT, .sum = a, .from = c, .to = c,
                      .flags = &flags};
@@ -132,7 +238,7 @@ TEST(memory_that_does_not_lie_together_is_refused)
     s.rule = RULE_momentum;
     s.sum = b;
     REFUSED(device_step(q, &s), "different places");
-    CHECK_EQ(device_mem_new_at(d, 4, mem_place_of(7 << 1, 4), &m, &error), STATUS_INVALID_ARGUMENT);
+    CHECK_EQ(device_mem_new_at(d, 4, mem_place_of(7 << 2, 4), &m, &error), STATUS_INVALID_ARGUMENT);
     CHECK_EQ(late_device_pending(array_member(d, 0)) + late_device_pending(array_member(d, 1)), 0);
     device_mem_free(&a), device_mem_free(&b), device_mem_free(&c), device_mem_free(&longs);
     device_mem_free(&s.slots[0]), device_mem_free(&s.scratch);
@@ -144,7 +250,7 @@ TEST(with_a_member_the_whole_is_lost_and_the_others_come_to_rest)
 {
     struct device *bad = faulty(), *d = several(late(1), bad, late(2));
     struct queue *q = open_queue(d), *side = open_queue(d);
-    uint32_t home = device_home_new(d, COUNT, false), flags = 0;
+    uint32_t home = device_home_new(d, COUNT, false, 0), flags = 0;
     struct dmem a = room(d, SIZE, home), b = room(d, SIZE, home);
     struct stats stats = {.count = 77};
     uint64_t mark, passed;
@@ -170,7 +276,7 @@ TEST(a_call_of_which_a_part_was_done_loses_the_whole)
 {
     struct device *bad = faulty(), *d = several(late(1), bad, NULL);
     struct queue *q = open_queue(d);
-    struct dmem a = room(d, SIZE, device_home_new(d, COUNT, false));
+    struct dmem a = room(d, SIZE, device_home_new(d, COUNT, false, 0));
 
     faulty_device_fail_at(bad, 1, FAULT_REFUSED);
     CHECK_EQ(device_zero(q, a, SIZE), STATUS_UNAVAILABLE);
@@ -186,7 +292,7 @@ TEST(what_a_member_tells_is_told)
 {
     struct device *d = several(late(1), late(2), NULL);
     struct queue *q = open_queue(d);
-    struct dmem a = room(d, SIZE, device_home_new(d, COUNT, false));
+    struct dmem a = room(d, SIZE, device_home_new(d, COUNT, false, 0));
     atomic_int news = 0;
     uint64_t mark;
 
@@ -206,11 +312,11 @@ TEST(bad_members_are_refused_and_taken)
     struct device *members[ARRAY_MEMBERS_MAX + 1], *d = NULL;
     int64_t before = mem_live();
 
-    CHECK_EQ(array_device_new(members, 0, 0, &d, &error), STATUS_INVALID_ARGUMENT);
+    CHECK_EQ(array_device_new(&(struct array_config){.members = members}, &d, &error), STATUS_INVALID_ARGUMENT);
     for (unsigned i = 0; i <= ARRAY_MEMBERS_MAX; i++) members[i] = late(i);
-    CHECK_EQ(array_device_new(members, ARRAY_MEMBERS_MAX + 1, 0, &d, &error), STATUS_INVALID_ARGUMENT);
+    CHECK_EQ(array_device_new(&(struct array_config){.members = members, .count = ARRAY_MEMBERS_MAX + 1}, &d, &error), STATUS_INVALID_ARGUMENT);
     members[0] = late(1);
-    CHECK_EQ(array_device_new(members, 1, PART + 1, &d, &error), STATUS_INVALID_ARGUMENT);
+    CHECK_EQ(array_device_new(&(struct array_config){.members = members, .count = 1, .part = PART + 1}, &d, &error), STATUS_INVALID_ARGUMENT);
     CHECK_EQ(mem_live(), before);
 }
 
@@ -221,7 +327,7 @@ static enum status some_work(struct device *d)
     static float in[COUNT], out[COUNT];
     struct queue *q = NULL, *side = NULL;
     struct dmem a = {0}, b = {0};
-    struct mem_place place = mem_place_of(device_home_new(d, COUNT, false), 4);
+    struct mem_place place = mem_place_of(device_home_new(d, COUNT, false, 0), 4);
     uint32_t flags = 0;
     uint64_t mark = 0;
     enum status s;
@@ -253,7 +359,7 @@ TEST(every_failing_allocation_is_a_status)
     for (uint64_t n = 1;; n++) {
         struct device *members[2] = {late(n), late(n + 1)}, *d = NULL;
         mem_fault_at(n);
-        enum status s = array_device_new(members, 2, PART, &d, &error);
+        enum status s = array_device_new(&(struct array_config){.members = members, .count = 2, .part = PART}, &d, &error);
         if (s == STATUS_OK) s = some_work(d);
         bool hit = mem_fault_hit();
         mem_fault_at(0);

@@ -32,13 +32,13 @@
 #undef REAL_ROOT
 #undef NAME
 
-enum { CPU, LATE, FAULTY, SIM, CPUS, LATES, MIXED };
+enum { CPU, LATE, FAULTY, SIM, CPUS, LATES, MIXED, RESORT };
 
 static const struct {
     int kind;
     unsigned n;              /* threads, or the seed; of several: how many */
 } devices[] = {{CPU, 1}, {CPU, 2}, {CPU, 4}, {LATE, 1}, {LATE, 2}, {LATE, 3}, {FAULTY, 2}, {SIM, 4}, {SIM, 5}, {SIM, 6},
-               {CPUS, 2}, {CPUS, 3}, {LATES, 2}, {LATES, 3}, {MIXED, 2}};
+               {CPUS, 2}, {CPUS, 3}, {LATES, 2}, {LATES, 3}, {MIXED, 2}, {RESORT, 2}};
 
 enum { DEVICES = sizeof devices / sizeof devices[0] };
 
@@ -47,17 +47,20 @@ static struct error error;
 /* Where a test's memory lies: on several devices in parts, else 0. Drawn anew for each device. */
 static uint32_t home;
 
-/* Several as one, with parts that are small and of an odd number of alignments. */
+/* Several as one, with parts that are small and of an odd number of alignments; RESORT: late ones and, for the memory of the
+ * test, the CPU. */
 static struct device *array_open(int kind, unsigned n)
 {
-    struct device *members[3], *d = NULL;
+    struct device *members[3], *cpu = NULL, *d = NULL;
 
+    if (kind == RESORT) CHECK_OK(cpu_device_new(2, &cpu, &error), &error);
     for (unsigned i = 0; i < n; i++) {
-        bool late = kind == LATES || (kind == MIXED && i > 0);
+        bool late = kind == LATES || kind == RESORT || (kind == MIXED && i > 0);
         if (late) CHECK_OK(late_device_new(10 * n + i, &members[i], &error), &error);
         else CHECK_OK(cpu_device_new(n, &members[i], &error), &error);
     }
-    CHECK_OK(array_device_new(members, n, 960 + n * DMEM_ALIGN, &d, &error), &error);
+    struct array_config c = {.members = members, .count = n, .part = 960 + n * DMEM_ALIGN, .cpu = cpu};
+    CHECK_OK(array_device_new(&c, &d, &error), &error);
     return d;
 }
 
@@ -96,7 +99,7 @@ static void on_each_device(void (*body)(struct device *d))
         int64_t before = mem_live();
         if (!there_is(i)) continue;
         struct device *d = device_open(devices[i].kind, devices[i].n);
-        home = device_home_new(d, SIZE_MAX, false);
+        home = d->cpu != NULL ? HOME_ON_CPU : device_home_new(d, SIZE_MAX, false, 0);
         body(d);
         home = 0;
         CHECK_EQ(d->bytes_held, 0);

@@ -280,7 +280,7 @@ static void run_pair(struct device *d, const struct pair *p, enum dtype type)
     struct run r = {.device = d, .type = type, .random = 11};
 
     CHECK_OK(device_queue_new(d, &r.queue, &error), &error);
-    r.home = device_home_new(d, COUNT, false);
+    r.home = device_home_new(d, COUNT, false, 0);
     r.sum = memory(&r, dtype_sum(type));
     r.last = memory(&r, type);
     side_open(&r, &r.rule, rule_updater(p));
@@ -349,7 +349,7 @@ TEST(texts_give_the_bits_of_the_rules_on_a_gpu)
 static struct device *several(struct device *const members[2])
 {
     struct device *d = NULL;
-    CHECK_OK(array_device_new(members, 2, 1024, &d, &error), &error);
+    CHECK_OK(array_device_new(&(struct array_config){.members = members, .count = 2, .part = 1024}, &d, &error), &error);
     return d;
 }
 

@@ -610,7 +610,7 @@ static void run_open(struct run *r, const char *document, enum dtype type, unsig
     if (far != NULL) r->device = far;
     else CHECK_OK(cpu_device_new(1, &r->device, &r->error), &r->error);
     CHECK_OK(device_queue_new(r->device, &r->queue, &r->error), &r->error);
-    r->home = device_home_new(r->device, COUNT, rule_is_whole(r->use.rule));
+    r->home = device_home_new(r->device, COUNT, rule_is_whole(r->use.rule), 0);
     room(r, &r->value, dtype_size(type), COUNT);
     room(r, &r->last, dtype_size(type), COUNT);
     room(r, &r->sum, dtype_size(r->arithmetic), COUNT);
@@ -1074,7 +1074,7 @@ static void open_several(struct device *const members[2])
 {
     struct error e;
 
-    CHECK_OK(array_device_new(members, 2, DMEM_ALIGN, &far, &e), &e);
+    CHECK_OK(array_device_new(&(struct array_config){.members = members, .count = 2, .part = DMEM_ALIGN}, &far, &e), &e);
 }
 
 TEST(every_updater_agrees_with_its_formula_on_several_devices)

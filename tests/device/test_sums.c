@@ -42,7 +42,7 @@ static struct device *device_open(unsigned setup, unsigned seed)
         else CHECK_OK(cpu_device_new(1, &members[i], &error), &error);
     }
     if (count == 1) return members[0];
-    CHECK_OK(array_device_new(members, count, PART, &d, &error), &error);
+    CHECK_OK(array_device_new(&(struct array_config){.members = members, .count = count, .part = PART}, &d, &error), &error);
     return d;
 }
 
@@ -95,7 +95,7 @@ static bool is_right(enum dtype t, size_t value_count, size_t count)
 
 static struct dmem room(struct device *d, enum dtype t, size_t count, bool whole)
 {
-    uint32_t home = device_home_new(d, count, whole);
+    uint32_t home = device_home_new(d, count, whole, 0);
     struct dmem m;
 
     CHECK_OK(device_mem_new_at(d, count * dtype_size(t), mem_place_of(home, dtype_size(t)), &m, &error), &error);

@@ -26,13 +26,15 @@ static struct dmem inside(struct dmem m)
     return m;
 }
 
-static bool strikes(struct device *d)
+static bool strikes_any(struct faulty *f)
 {
-    struct faulty *f = faulty_of(d);
-
     if (f->countdown == 0 || --f->countdown > 0) return false;
     return f->hit = true;
 }
+
+static bool strikes_memory(struct device *d) { return strikes_any(faulty_of(d)); }
+
+static bool strikes(struct device *d) { return faulty_of(d)->mode != FAULT_MEMORY && strikes_any(faulty_of(d)); }
 
 static enum status lost(struct device *d)
 {
@@ -48,7 +50,7 @@ static enum status pass(struct device *d, enum status s)
 
 static enum status faulty_mem_new(struct device *d, size_t size, struct dmem *out, struct error *e)
 {
-    if (strikes(d)) return error_set(e, REASON_NO_MEMORY, "a test wants no device memory for %zu bytes", size);
+    if (strikes_memory(d)) return error_set(e, REASON_NO_MEMORY, "a test wants no device memory for %zu bytes", size);
     enum status s = device_mem_new(faulty_of(d)->inner, size, out, e);
     if (s == STATUS_OK) out->device = d;
     return s;
@@ -71,7 +73,7 @@ static void faulty_mem_free(struct dmem *m)
 
 static enum status faulty_pin_new(struct device *d, size_t size, void **out, struct error *e)
 {
-    if (strikes(d)) return error_set(e, REASON_NO_MEMORY, "a test wants no pinned memory for %zu bytes", size);
+    if (strikes_memory(d)) return error_set(e, REASON_NO_MEMORY, "a test wants no pinned memory for %zu bytes", size);
     return device_pin_new(faulty_of(d)->inner, size, out, e);
 }
 

@@ -149,6 +149,57 @@ class OnTheStandIn(unittest.TestCase):
             kv.push("small", np.ones(1000, "float32"))
             self.assertEqual(get(d.fields["probe"] + "/readyz")[0], 200)
 
+    def test_a_key_that_does_not_fit_lies_on_the_cpu_when_that_is_set(self):
+        # A key of 100,000 floats under adam comes to six times its 400,000 bytes: value, spare, two slots, sum, contribution.
+        with Running("--device-memory", "6m", "--device-full", "host") as d, store(d) as kv:
+            def where(name):
+                return json.loads(get(d.fields["admin"] + f"/v1/stores/default/keys/{name}")[1])["device"]
+            start = {f"w{i}": np.linspace(-1, i, 100_000, dtype="float32") for i in range(5)}
+            kv.set_optimizer("adam", learning_rate=0.1)
+            kv.init(list(start), list(start.values()))
+            self.assertEqual([where(name) for name in start], ["cuda:0"] * 2 + ["cpu"] * 3)
+            for step in range(3):
+                kv.push(list(start), [np.cos(w * (step + 1)) for w in start.values()])
+            with paramd.kv.create("local") as alone:
+                alone.set_optimizer("adam", learning_rate=0.1)
+                alone.init(list(start), list(start.values()))
+                for step in range(3):
+                    alone.push(list(start), [np.cos(w * (step + 1)) for w in start.values()])
+                states, same = kv.get_states(), alone.get_states()
+                for name in start:
+                    self.assertEqual(kv.pull(name).tobytes(), alone.pull(name).tobytes(), name)
+                    for slot in same[name]:
+                        self.assertEqual(states[name][slot].tobytes(), same[name][slot].tobytes(), (name, slot))
+                kv.push(list(start), list(start.values()))
+                kv.set_states(states)
+                self.assertEqual(kv.get_states("w4")["w4"].updates, 3)
+            info = json.loads(get(d.fields["admin"] + "/v1/info")[1])
+            self.assertEqual((info["device"], info["keys_on_cpu"]), ("cuda:0", 3))
+            self.assertGreaterEqual(info["memory"]["cpu"], 3 * 4 * 400_000)
+            self.assertIn(b"paramd_keys_on_cpu 3", get(d.fields["probe"] + "/metrics")[1])
+            self.assertEqual(d.log().count("lies on the CPU"), 3)
+            kv.set_optimizer("sgd", learning_rate=0.5)
+            kv.push(list(start), [np.ones(100_000, "float32")] * 5)
+            for name in start:
+                kv.pull(name)
+            kv.delete("w0")
+            kv.init("again", start["w0"])
+            self.assertEqual(where("again"), "cuda:0")
+
+    def test_a_store_in_a_process_has_the_setting_as_a_variable(self):
+        program = ("import numpy as np, paramd\n"
+                   "kv = paramd.kv.create('local')\n"
+                   "for i in range(3):\n"
+                   "    kv.init(i, np.full(100_000, i, 'float32')); kv.push(i, np.ones(100_000, 'float32'))\n"
+                   "print([kv.pull(i)[0] for i in range(3)] == [1, 1, 1])\n")
+        def run(full):
+            return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env={
+                **CLEAN, "PYTHONPATH": os.path.join(ROOT, "api", "python"), "PARAMD_CUDA_PLUGIN": STAND_IN,
+                "PARAMD_DEVICE": "cuda:0", "PARAMD_DEVICE_FULL": full, "CUSIM_MEMORY": "2M"})
+        self.assertEqual(run("host").stdout, "True\n", run("host").stderr)
+        self.assertIn("no memory of the GPU", run("refuse").stderr)
+        self.assertIn("PARAMD_DEVICE_FULL=full: one of refuse and host", run("full").stderr)
+
     def test_a_lost_gpu_is_said_and_the_daemon_stays_alive(self):
         with Running(CUSIM_FAULT="4") as d, store(d) as kv:
             with self.assertRaises(paramd.ParamdError) as raised:

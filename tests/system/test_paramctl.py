@@ -145,7 +145,7 @@ class Looking(Base):
 
     def test_keys_by_prefix_in_pages_and_as_json(self):
         head, *rows = self.table("keys")
-        self.assertEqual(head, ["KEY", "DTYPE", "SHAPE", "VERSION", "UPDATES", "ID"])
+        self.assertEqual(head, ["KEY", "DTYPE", "SHAPE", "VERSION", "UPDATES", "ID", "DEVICE"])
         self.assertEqual(rows[-1][:5], ["w", "float32", "(2, 3)", "1", "0"])
         self.assertEqual(len(self.table("keys", "layer1")), 11)
         text = self.ctl("keys", "--limit", "5")

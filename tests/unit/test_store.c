@@ -26,25 +26,39 @@ static struct device *array_of(unsigned n)
 
     CHECK_OK(cpu_device_new(1, &members[0], &e), &e);
     for (unsigned i = 1; i < n; i++) CHECK_OK(late_device_new(n + i, &members[i], &e), &e);
-    CHECK_OK(array_device_new(members, n, DMEM_ALIGN, &d, &e), &e);
+    CHECK_OK(array_device_new(&(struct array_config){.members = members, .count = n, .part = DMEM_ALIGN}, &d, &e), &e);
     return d;
 }
 
-enum { DEVICES = 10 };
+/* A late device with room for a few small keys, and the CPU for the rest. */
+static struct device *nearly_full(void)
+{
+    struct device *late, *cpu, *d = NULL;
+    struct error e;
+
+    CHECK_OK(late_device_new(5, &late, &e), &e);
+    CHECK_OK(cpu_device_new(1, &cpu, &e), &e);
+    late->capacity = 1000;
+    CHECK_OK(array_device_new(&(struct array_config){.members = &late, .count = 1, .cpu = cpu}, &d, &e), &e);
+    return d;
+}
+
+enum { DEVICES = 11 };
 
 static struct device *device_at(unsigned i)
 {
     struct device *d = NULL;
     struct error e;
 
-    if (sim_replaced()) i = i == 0 ? 7 : DEVICES;
+    if (sim_replaced()) i = i == 0 ? 8 : DEVICES;
     switch (i) {
     case 0: CHECK_OK(cpu_device_new(1, &d, &e), &e); break;
     case 1: CHECK_OK(cpu_device_new(2, &d, &e), &e); break;
     case 2: case 3: case 4: CHECK_OK(late_device_new(i, &d, &e), &e); break;
     case 5: case 6: return array_of(i - 3);
-    case 7: case 8: case 9:
-        if (i < 7 + SIM_SEEDS && sim_present()) CHECK_OK(sim_device_new(i, &d, &e), &e);
+    case 7: return nearly_full();
+    case 8: case 9: case 10:
+        if (i < 8 + SIM_SEEDS && sim_present()) CHECK_OK(sim_device_new(i, &d, &e), &e);
         break;
     default: break;
     }
