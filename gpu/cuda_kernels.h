@@ -85,6 +85,7 @@ struct kernel_whole {
     const void *sum, *last, *from;
     void *to, *master, *slots[RULE_SLOTS_MAX];
     double *scratch;                 /* totals, then what each part came to */
+    double *column_sums;             /* of each part of the rows; behind them in the scratch */
     uint64_t count, columns, parts;  /* parts: of the pass before, for WHOLE_SUM_UP */
     uint32_t first, sums;            /* WHOLE_SUM_UP: which sums of the parts become totals */
     double v[RULE_SCALARS_MAX];
@@ -110,7 +111,7 @@ struct kernel_program {
 #define WHOLE_PASSES(X)                                                                                        \
     X(sum_up, 1) X(lars_norms, 1) X(lars_move, 0) X(lars_momentum_move, 0) X(lamb_norms, 1) X(lamb_move, 0)      \
     X(lans_gradient, 1) X(lans_norms, 1) X(lans_move, 0) X(groupadagrad, 1) X(adafactor_rows, 1)                 \
-    X(adafactor_columns, 0) X(adafactor_size, 1) X(adafactor_move, 0) X(adafactor_vector_size, 1)                \
+    X(adafactor_column_parts, 0) X(adafactor_columns, 1) X(adafactor_size, 1) X(adafactor_move, 0) X(adafactor_vector_size, 1)                \
     X(adafactor_vector_move, 0)
 
 enum whole_pass {

@@ -10,7 +10,6 @@
 enum {
     ELEMENTS_A_THREAD = 4,
     BLOCKS_A_PROCESSOR = 16,         /* more than are resident at once, so that none is idle at the end */
-    COLUMN_THREADS = 32,             /* a thread walks down a column; short blocks spread the columns over the card */
 };
 
 /* ---- launches --------------------------------------------------------------------------------------------------------- */
@@ -100,7 +99,7 @@ static bool launch_element(struct cuda *c, const struct item *it)
 
 /* ---- whole rules: the passes of gpu/whole.c ------------------------------------------------------------------------------- */
 
-enum cut { BY_ELEMENTS, BY_PARTS, BY_ROWS, BY_COLUMNS, SUM_UP };
+enum cut { BY_ELEMENTS, BY_PARTS, BY_ROWS, BY_ROWS_OF_COLUMNS, BY_COLUMNS, SUM_UP };
 
 struct pass {
     enum cut cut;
@@ -108,7 +107,7 @@ struct pass {
     uint32_t first, sums;            /* SUM_UP */
 };
 
-enum { PASSES_MAX = 7 };
+enum { PASSES_MAX = 8 };
 
 #define SUMS(first, sums) {SUM_UP, WHOLE_PASS_sum_up, first, sums}
 #define PASS(cut, name) {cut, WHOLE_PASS_##name, 0, 0}
@@ -121,8 +120,9 @@ static const struct pass passes[RULES_END][PASSES_MAX] = {
     [RULE_lans] = {PASS(BY_PARTS, lans_gradient), SUMS(3, 1), PASS(BY_PARTS, lans_norms), SUMS(0, 3),
                    PASS(BY_ELEMENTS, lans_move), END},
     [RULE_groupadagrad] = {PASS(BY_ROWS, groupadagrad), END},
-    [RULE_adafactor] = {PASS(BY_ROWS, adafactor_rows), SUMS(0, 2), PASS(BY_COLUMNS, adafactor_columns),
-                        PASS(BY_PARTS, adafactor_size), SUMS(2, 1), PASS(BY_ELEMENTS, adafactor_move), END},
+    [RULE_adafactor] = {PASS(BY_ROWS, adafactor_rows), SUMS(0, 2), PASS(BY_ROWS_OF_COLUMNS, adafactor_column_parts),
+                        PASS(BY_COLUMNS, adafactor_columns), PASS(BY_PARTS, adafactor_size), SUMS(2, 1),
+                        PASS(BY_ELEMENTS, adafactor_move), END},
     [RULE_adafactor_vector] = {PASS(BY_PARTS, adafactor_vector_size), SUMS(0, 3), PASS(BY_ELEMENTS, adafactor_vector_move),
                                END},
 };
@@ -131,15 +131,17 @@ static size_t parts(size_t whole, size_t part) { return (whole + part - 1) / par
 
 static size_t rows_in_part(size_t columns) { return columns >= WHOLE_PART ? 1 : WHOLE_PART / columns; }
 
+/* 0: the pass has nothing to do. */
 static size_t blocks_of_pass(const struct cuda *c, const struct item *it, enum cut cut)
 {
-    size_t columns = it->step.columns;
+    size_t columns = it->step.columns, row_parts = columns > 0 ? parts(it->count / columns, WHOLE_ROWS) : 0;
 
     switch (cut) {
     case BY_ELEMENTS: return blocks_of_one(c, it->count);
     case BY_PARTS: return parts(it->count, WHOLE_PART);
     case BY_ROWS: return parts(it->count / columns, rows_in_part(columns));
-    case BY_COLUMNS: return parts(columns, COLUMN_THREADS);
+    case BY_ROWS_OF_COLUMNS: return parts(row_parts * columns, KERNEL_THREADS);
+    case BY_COLUMNS: return row_parts > 1 ? columns : 0;
     case SUM_UP: break;
     }
     return 1;
@@ -151,15 +153,17 @@ static bool launch_whole(struct cuda *c, const struct item *it)
     struct kernel_whole *k = &c->arguments.whole;
 
     *k = (struct kernel_whole){.sum = s->sum, .last = s->last, .from = s->from, .to = s->to, .master = s->master,
-                               .scratch = s->scratch, .count = it->count, .columns = s->columns};
+                               .scratch = s->scratch, .column_sums = s->scratch + whole_columns_at(it->count),
+                               .count = it->count, .columns = s->columns};
     memcpy(k->slots, s->slots, sizeof k->slots);
     memcpy(k->v, s->scalars.v, sizeof k->v);
     for (const struct pass *p = passes[s->rule]; p->pass != WHOLE_PASS_COUNT; p++) {
         size_t blocks = blocks_of_pass(c, it, p->cut);
         k->first = p->first;
         k->sums = p->sums;
-        if (!launch(c, kernel_of_whole(it->type, p->pass), (unsigned)blocks, 1,
-                    p->cut == BY_COLUMNS ? COLUMN_THREADS : KERNEL_THREADS, it->queue->stream)) return false;
+        if (blocks == 0) continue;
+        if (!launch(c, kernel_of_whole(it->type, p->pass), (unsigned)blocks, 1, KERNEL_THREADS, it->queue->stream))
+            return false;
         k->parts = blocks;
     }
     return true;

@@ -324,16 +324,39 @@ WHOLE_KERNEL(adafactor_rows)
     }
 }
 
-/* A thread has a column, whose order is that of the rows. */
-WHOLE_KERNEL(adafactor_columns)
+DEVICE_INLINE uint64_t row_parts(const whole &a) { return (a.count / a.columns + WHOLE_ROWS - 1) / WHOLE_ROWS; }
+
+template <class T>
+static __device__ __forceinline__ void move_column_mean(const whole &a, const scalars<real_of<T>> &s, uint64_t column,
+                                                        double squares)
+{
+    slot<T>(a, 1)[column] = mean_of(s.v, slot<T>(a, 1)[column], squares, a.count / a.columns);
+}
+
+/* A thread has a column over a part of the rows, and its neighbour the next column or, behind the last, the first of the next
+ * part: so many rows of few columns keep a card as busy as few rows of many. */
+WHOLE_KERNEL(adafactor_column_parts)
 {
     const scalars<real_of<T>> s = rounded<real_of<T>>(a);
-    uint64_t column = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, rows = a.count / a.columns;
+    uint64_t at = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, part = at / a.columns, column = at % a.columns;
+    uint64_t rows = a.count / a.columns, end = least_of(rows, (part + 1) * WHOLE_ROWS);
     double squares = 0;
 
-    if (column >= a.columns) return;
-    for (uint64_t r = 0; r < rows; r++) squares += clipped_square<T>(a, s, r * a.columns + column);
-    slot<T>(a, 1)[column] = mean_of(s.v, slot<T>(a, 1)[column], squares, rows);
+    if (part >= row_parts(a)) return;
+    for (uint64_t r = part * WHOLE_ROWS; r < end; r++) squares += clipped_square<T>(a, s, r * a.columns + column);
+    if (rows <= WHOLE_ROWS) move_column_mean<T>(a, s, column, squares);
+    else a.column_sums[at] = squares;
+}
+
+/* A block has a column, whose parts are its lanes'. */
+WHOLE_KERNEL(adafactor_columns)
+{
+    SUMMED(own, 1);
+    const scalars<real_of<T>> s = rounded<real_of<T>>(a);
+
+    for (uint64_t part = threadIdx.x; part < row_parts(a); part += LANES) own[0] += a.column_sums[part * a.columns + blockIdx.x];
+    double squares = total_of_lanes(lanes, own[0]);
+    if (threadIdx.x == 0) move_column_mean<T>(a, s, blockIdx.x, squares);
 }
 
 /* The root of the mean of rows is in the factor of a row, so that nothing as small as the product of both means occurs. */

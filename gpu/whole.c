@@ -20,12 +20,25 @@ CLONES static double lanes_total(struct lanes *l)
     return l->v[0];
 }
 
+CLONES static void add_doubles(double *restrict to, const double *restrict from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) to[i] += from[i];
+}
+
 static size_t least_of(size_t a, size_t b) { return a < b ? a : b; }
 
 /* ---- scratch: the totals, then what each part of the last pass came to ------------------------------------------- */
 
 static double *totals_of(const struct step *s) { return s->scratch.at; }
 static double *partial_of(const struct step *s, size_t part) { return totals_of(s) + WHOLE_SUMS * (1 + part); }
+
+static size_t parts(size_t whole, size_t part) { return (whole + part - 1) / part; }
+
+/* The sums of columns over a part of the rows, where there are several. */
+static double *columns_of(const struct step *s, size_t part)
+{
+    return totals_of(s) + whole_columns_at(s->count) + part * s->columns;
+}
 
 #define REAL float
 #define REAL_ROOT sqrtf
@@ -39,7 +52,7 @@ static double *partial_of(const struct step *s, size_t part) { return totals_of(
 
 /* ---- passes ----------------------------------------------------------------------------------------------------- */
 
-enum cut { BY_ELEMENTS, BY_ROWS, BY_COLUMNS, SUM_UP };
+enum cut { BY_ELEMENTS, BY_ROWS, BY_ROWS_OF_STRIPS, BY_STRIPS, SUM_UP };
 
 typedef void part_function(const struct step *s, size_t begin, size_t count, double *sums);
 
@@ -61,8 +74,9 @@ static const struct pass passes[RULES_END][PASSES_MAX] = {
     [RULE_lans] = {PASS(BY_ELEMENTS, lans_gradient), SUMS(3, 1), PASS(BY_ELEMENTS, lans_norms), SUMS(0, 3),
                    PASS(BY_ELEMENTS, lans_move)},
     [RULE_groupadagrad] = {PASS(BY_ROWS, groupadagrad)},
-    [RULE_adafactor] = {PASS(BY_ROWS, adafactor_rows), SUMS(0, 2), PASS(BY_COLUMNS, adafactor_columns),
-                        PASS(BY_ELEMENTS, adafactor_size), SUMS(2, 1), PASS(BY_ELEMENTS, adafactor_move)},
+    [RULE_adafactor] = {PASS(BY_ROWS, adafactor_rows), SUMS(0, 2), PASS(BY_ROWS_OF_STRIPS, adafactor_column_parts),
+                        PASS(BY_STRIPS, adafactor_columns), PASS(BY_ELEMENTS, adafactor_size), SUMS(2, 1),
+                        PASS(BY_ELEMENTS, adafactor_move)},
     [RULE_adafactor_vector] = {PASS(BY_ELEMENTS, adafactor_vector_size), SUMS(0, 3),
                                PASS(BY_ELEMENTS, adafactor_vector_move)},
 };
@@ -78,13 +92,13 @@ unsigned whole_passes(enum rule_id r)
 
 static size_t rows_in_part(size_t columns) { return columns >= WHOLE_PART ? 1 : WHOLE_PART / columns; }
 
-static size_t parts(size_t whole, size_t part) { return (whole + part - 1) / part; }
-
-/* Parts by rows have at least half of WHOLE_PART elements, the last apart. */
+/* Parts by rows have at least half of WHOLE_PART elements, the last apart. Columns that are summed in several parts have
+ * more than WHOLE_ROWS elements, so that two sums for each so many elements are enough. */
 size_t whole_scratch_size(enum rule_id r, size_t count)
 {
-    if (!rule_is_whole(r)) return 0;
-    return (1 + parts(count, WHOLE_PART / 2) + 1) * WHOLE_SUMS * sizeof(double);
+    size_t of_columns = r == RULE_adafactor ? 2 * parts(count, WHOLE_ROWS) : 0;
+
+    return rule_is_whole(r) ? (whole_columns_at(count) + of_columns) * sizeof(double) : 0;
 }
 
 size_t whole_parts(const struct step *s, unsigned pass)
@@ -92,7 +106,8 @@ size_t whole_parts(const struct step *s, unsigned pass)
     switch (passes[s->rule][pass].cut) {
     case BY_ELEMENTS: return parts(s->count, WHOLE_PART);
     case BY_ROWS: return parts(s->count / s->columns, rows_in_part(s->columns));
-    case BY_COLUMNS: return parts(s->columns, WHOLE_STRIP);
+    case BY_ROWS_OF_STRIPS: return parts(s->count / s->columns, WHOLE_ROWS) * parts(s->columns, WHOLE_STRIP);
+    case BY_STRIPS: return parts(s->columns, WHOLE_STRIP);
     case SUM_UP: return 1;
     }
     return 0;
@@ -124,10 +139,13 @@ void whole_run(const struct step *s, unsigned pass, size_t part)
     if (p->cut == BY_ROWS) {
         whole = s->count / s->columns;
         size = rows_in_part(s->columns);
-    } else if (p->cut == BY_COLUMNS) {
+    } else if (p->cut == BY_ROWS_OF_STRIPS) {
+        whole = whole_parts(s, pass);
+        size = 1;
+    } else if (p->cut == BY_STRIPS) {
         whole = s->columns;
         size = WHOLE_STRIP;
     }
     run(s, part * size, least_of(size, whole - part * size), sums);
-    if (p->cut != BY_COLUMNS) memcpy(partial_of(s, part), sums, sizeof sums);
+    if (p->cut == BY_ELEMENTS || p->cut == BY_ROWS) memcpy(partial_of(s, part), sums, sizeof sums);
 }

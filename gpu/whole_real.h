@@ -356,24 +356,53 @@ CLONES static void NAME(add_column_squares)(double *restrict to, const REAL *res
     for (size_t i = 0; i < n; i++) to[i] += (double)g[i] * (double)g[i];
 }
 
-/* A strip of columns, row by row: one thread has all of a column, so its order is that of the rows. */
-static void NAME(adafactor_columns)(const struct step *s, size_t begin, size_t count, double *sums)
+static void NAME(column_means)(const struct step *s, const struct NAME(whole) *x, size_t begin, size_t count,
+                               const double *squares)
 {
-    size_t rows = s->count / s->columns;
-    double squares[WHOLE_STRIP] = {0};
+    for (size_t i = 0; i < count; i++) {
+        REAL *mean = NAME(slot_at)(s, 1, begin + i);
+        *mean = NAME(adafactor_mean)(x->a, *mean, squares[i], s->count / s->columns);
+    }
+}
+
+/* A strip of columns over a part of the rows, row by row. `part` counts strips first. */
+static void NAME(adafactor_column_parts)(const struct step *s, size_t part, size_t one, double *sums)
+{
+    size_t rows = s->count / s->columns, strips = parts(s->columns, WHOLE_STRIP);
+    size_t first = part / strips * WHOLE_ROWS, end = least_of(first + WHOLE_ROWS, rows);
+    size_t begin = part % strips * WHOLE_STRIP, count = least_of(WHOLE_STRIP, s->columns - begin);
+    double squares[WHOLE_STRIP];
     struct NAME(whole) x;
 
+    (void)one;
     (void)sums;
     NAME(whole_begin)(s, &x);
-    for (size_t r = 0; r < rows; r++) {
+    memset(squares, 0, count * sizeof squares[0]);
+    for (size_t r = first; r < end; r++) {
         loops_sum(s, r * s->columns + begin, count, x.g);
         NAME(clip_loop)(x.a, x.g, count);
         NAME(add_column_squares)(squares, x.g, count);
     }
-    for (size_t i = 0; i < count; i++) {
-        REAL *mean = NAME(slot_at)(s, 1, begin + i);
-        *mean = NAME(adafactor_mean)(x.a, *mean, squares[i], rows);
-    }
+    if (rows <= WHOLE_ROWS) NAME(column_means)(s, &x, begin, count, squares);
+    else memcpy(columns_of(s, part / strips) + begin, squares, count * sizeof squares[0]);
+}
+
+/* The parts of a column become its mean: lane i has the parts i, i + WHOLE_LANES, ... Lanes without any would add zeros. */
+static void NAME(adafactor_columns)(const struct step *s, size_t begin, size_t count, double *sums)
+{
+    size_t n = parts(s->count / s->columns, WHOLE_ROWS);
+    struct NAME(whole) x;
+
+    (void)sums;
+    if (n == 1) return;
+    NAME(whole_begin)(s, &x);
+    for (size_t p = WHOLE_LANES; p < n; p++)
+        add_doubles(columns_of(s, p % WHOLE_LANES) + begin, columns_of(s, p) + begin, count);
+    n = least_of(n, WHOLE_LANES);
+    for (size_t half = WHOLE_LANES / 2; half > 0; n = least_of(n, half), half /= 2)
+        for (size_t i = 0; i + half < n; i++)
+            add_doubles(columns_of(s, i) + begin, columns_of(s, i + half) + begin, count);
+    NAME(column_means)(s, &x, begin, count, columns_of(s, 0) + begin);
 }
 
 CLONES static void NAME(adafactor_row_direction)(REAL by_row, const REAL *restrict column, const REAL *restrict g,
