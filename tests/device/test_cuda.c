@@ -279,6 +279,62 @@ TEST(gathering_changes_no_order)
     }
 }
 
+/* ---- the caller's end of a copy lies on a GPU: of a trainer in the same process --------------------------------------- */
+
+/* In turn from the host, from this card and from another, with work between, and back to each. */
+static void mix_sides(struct device *d, struct device *other, size_t count)
+{
+    struct queue *q = open_queue(d), *beside = open_queue(other);
+    size_t size = count * 4;
+    struct dmem sum = room(d, size), in = room(d, size), mine = room(d, size), theirs = room(other, size), back = room(other, size);
+    float *one = mem_array(count, 4), *two = mem_array(count, 4), *four = pinned(d, size), *out = mem_zero(3 * size);
+    uint32_t flags = 0;
+
+    CHECK(one != NULL && two != NULL && out != NULL);
+    for (size_t i = 0; i < count; i++) one[i] = (float)i, two[i] = 2 * (float)i, four[i] = 4 * (float)i;
+    CHECK_EQ(device_upload(beside, theirs, 0, two, size), STATUS_OK);
+    CHECK_EQ(device_upload(q, mine, 0, one, size), STATUS_OK);
+    finish(q), finish(beside);
+    CHECK_EQ(device_zero(q, sum, size), STATUS_OK);
+    const void *from[] = {mine.at, theirs.at, four, two, theirs.at, mine.at};
+    for (size_t i = 0; i < sizeof from / sizeof from[0]; i++) {
+        CHECK_EQ(device_upload(q, in, 0, from[i], size), STATUS_OK);
+        CHECK_EQ(device_add(q, sum, in, DTYPE_f32, count, &flags), STATUS_OK);
+    }
+    CHECK_EQ(device_download(q, back.at, sum, 0, size), STATUS_OK);
+    CHECK_EQ(device_download(q, mine.at, sum, 0, size), STATUS_OK);
+    CHECK_EQ(device_add(q, sum, in, DTYPE_f32, count, &flags), STATUS_OK);
+    CHECK_EQ(device_download(q, out, sum, 0, size), STATUS_OK);
+    finish(q);
+    CHECK_EQ(device_download(q, out + count, mine, 0, size), STATUS_OK);
+    CHECK_EQ(device_download(beside, out + 2 * count, back, 0, size), STATUS_OK);
+    finish(q), finish(beside);
+    for (size_t i = 0; i < count; i++) {
+        CHECK(out[i] == 13 * (float)i);      /* 1 + 2 + 4 + 2 + 2 + 1, and once more 1 */
+        CHECK(out[count + i] == 12 * (float)i && out[2 * count + i] == 12 * (float)i);
+    }
+    device_mem_free(&sum), device_mem_free(&in), device_mem_free(&mine), device_mem_free(&theirs), device_mem_free(&back);
+    device_pin_free(d, four);
+    mem_free(one), mem_free(two), mem_free(out);
+    device_queue_free(q), device_queue_free(beside);
+}
+
+TEST(copies_from_and_to_memory_of_this_and_of_another_gpu_are_work_like_any)
+{
+    need_sim();
+    for (unsigned seed = 3; seed < 9; seed++) {
+        struct device *d = open_sim(seed), *other = NULL;
+        struct card card = {.number = 1 - seed % 2, .chunk_size = 1, .slot_size = SLOT_SIZE};
+
+        CHECK_OK(cuda_device_new(&card, &other, &error), &error);
+        CHECK(strcmp(device_kind(d), device_kind(other)) != 0);
+        mix_sides(d, other, COUNT);
+        mix_sides(d, other, LARGE);
+        device_free(other);
+        close_sim(d);
+    }
+}
+
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
 /* ---- calls on a queue's stream ---------------------------------------------------------------------------------------- */
