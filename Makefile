@@ -107,7 +107,8 @@ $(OUT)/bench/%: $(OBJ)/tests/bench/%.o $(call objects,$(BENCH_LIB)) $(OBJ)/all.a
 CUDA_SOURCES := $(wildcard gpu/cuda*.c)
 CUDA_KERNELS := $(wildcard gpu/cuda*.cu)
 # What the plug-in has of the daemon's, which lends it nothing.
-CUDA_SUPPORT := service/base/mem.c service/base/status.c service/base/bytes.c service/base/map.c gpu/pool.c gpu/dtype.c gpu/rule.c
+CUDA_SUPPORT := service/base/mem.c service/base/status.c service/base/bytes.c service/base/map.c gpu/pool.c gpu/dtype.c gpu/rule.c \
+	gpu/nvrtc.c gpu/program_cuda.c
 NVCC := $(wildcard $(CUDA_HOME)/bin/nvcc)
 # A contraction would round once where the CPU rounds twice. The three -fno keep the objects free of libstdc++.
 NVCC_FLAGS := -O3 -std=c++17 -I. -D_GNU_SOURCE -fmad=false -Xcompiler -fPIC,-fvisibility=hidden,-fno-threadsafe-statics \
@@ -239,7 +240,7 @@ SCRIPTS := tests/unit/test_headers.sh tests/unit/test_cuda_link.sh tests/unit/te
 	$(if $(HAVE_CUDA),,tests/cusim/without_cuda.sh)
 # those in which several threads take part
 THREADED := $(filter tests/cusim/test_cusim.c tests/cusim/test_nccl.c tests/cusim/test_group_nccl.c %test_mailbox.c %test_log.c \
-	%test_store.c %test_server.c tests/device/test_device.c tests/device/test_cuda.c tests/system/%,$(TESTS))
+	%test_store.c %test_server.c tests/device/test_device.c tests/device/test_cuda.c tests/device/test_cuda_program.c tests/system/%,$(TESTS))
 test: deps-test
 	@$(MAKE) --no-print-directory BUILD=release all test-bins fuzz-bins
 	@$(MAKE) --no-print-directory BUILD=asan all test-bins

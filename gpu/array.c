@@ -738,6 +738,22 @@ static enum status array_step(struct queue *q, const struct step *s)
 
 /* ---- the whole -------------------------------------------------------------------------------------------------- */
 
+static void array_programs(struct device *d, struct device_programs *out)
+{
+    const struct array *a = array_of(d);
+
+    for (unsigned i = 0; i < a->count; i++) {
+        struct device_programs one;
+        device_programs(a->members[i], &one);
+        out->compiled += one.compiled;
+        out->interpreted += one.interpreted;
+        out->ready += one.ready;
+        out->waiting += one.waiting;
+        out->refused += one.refused;
+        if (out->why[0] == '\0') memcpy(out->why, one.why, sizeof out->why);
+    }
+}
+
 static void array_close(struct device *d)
 {
     struct array *a = array_of(d);
@@ -761,7 +777,7 @@ static const struct device_ops array_ops = {
     .queue_new = array_queue_new, .queue_free = array_queue_free,
     .record = array_record, .await = array_await, .passed = array_passed, .wait = array_wait,
     .upload = array_upload, .download = array_download, .copy = array_copy, .zero = array_zero,
-    .widen = array_widen, .add = array_add, .step = array_step, .stats = array_stats,
+    .widen = array_widen, .add = array_add, .step = array_step, .stats = array_stats, .programs = array_programs,
 };
 
 static enum status check(const struct array_config *c, struct error *e)

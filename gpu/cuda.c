@@ -161,6 +161,7 @@ static struct item *item_new(struct queue *q, enum item_kind kind)
     it->to = NULL;
     it->from = NULL;
     it->count = 0;
+    it->compiled = NULL;
     return it;
 }
 
@@ -436,6 +437,7 @@ static void cuda_close(struct device *d)
     if (c->started) pthread_join(c->thread, NULL);
     free_items(c->spare);
     (void)cudaSetDevice(c->card);
+    programs_free(c->programs);
     while (c->event_count > 0) (void)cudaEventDestroy(c->events[--c->event_count]);
     for (unsigned i = 0; i < RING_SLOTS; i++)
         if (c->ring[i].event != NULL) (void)cudaEventDestroy(c->ring[i].event);
@@ -447,6 +449,8 @@ static void cuda_close(struct device *d)
     mem_free(c);
 }
 
+static void cuda_programs(struct device *d, struct device_programs *out) { programs_look(cuda_of(d)->programs, out); }
+
 static const struct device_ops cuda_ops = {
     .kind = "cuda", .close = cuda_close,
     .mem_new = cuda_mem_new, .shared_new = cuda_shared_new, .mem_free = cuda_mem_free,
@@ -455,6 +459,7 @@ static const struct device_ops cuda_ops = {
     .record = cuda_record, .await = cuda_await, .passed = cuda_passed, .wait = cuda_wait,
     .upload = cuda_upload, .download = cuda_download, .copy = cuda_copy, .zero = cuda_zero,
     .widen = cuda_widen, .add = cuda_add, .step = cuda_step, .stats = cuda_stats, .queue_call = cuda_queue_call,
+    .programs = cuda_programs,
 };
 
 static enum status not_usable(cudaError_t r, const char *what, struct error *e)
@@ -487,6 +492,7 @@ static enum status learn_card(struct cuda *c, uint64_t memory_max, struct error 
     if (r == cudaSuccess) r = cudaMemGetInfo(&left, &all);
     if (r != cudaSuccess) return not_usable(r, "opening the card", e);
     c->processors = properties.multiProcessorCount > 0 ? (unsigned)properties.multiProcessorCount : 1;
+    c->capability = 10 * (unsigned)properties.major + (unsigned)properties.minor;
     snprintf(c->device.name, sizeof c->device.name, "cuda:%d", c->card);
     snprintf(c->device.card, sizeof c->device.card, "%.95s", properties.name);
     cuda_uuid_text(&properties, c->device.uuid);
@@ -573,6 +579,8 @@ static enum status cuda_open(const struct card *card, struct device **out, struc
                                               .chunk_size = card->chunk_size > 0 ? card->chunk_size : PIN_CHUNK_SIZE});
     if (c->memory == NULL || c->pins == NULL) s = error_set(e, REASON_NO_MEMORY, "no memory for the cuda device");
     if (s == STATUS_OK) s = learn_card(c, card->memory_max, e);
+    if (s == STATUS_OK && (c->programs = programs_new(c->card, c->capability)) == NULL)
+        s = error_set(e, REASON_NO_MEMORY, "no memory for the cuda device");
     if (s == STATUS_OK) s = take_ring(c, e);
     if (s == STATUS_OK) s = start_thread(c, e);
     if (s != STATUS_OK) {

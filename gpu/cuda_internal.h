@@ -8,6 +8,7 @@
 
 #include "gpu/pool.h"
 #include "gpu/cuda_kernels.h"
+#include "gpu/cuda_program.h"
 #include "gpu/device.h"
 #include "service/base/list.h"
 
@@ -57,7 +58,7 @@ struct places {
 };
 
 /* One call. Begins in `given`; small work then waits in its queue's `pending`; what has an end of its own (flags, bytes
- * to hand on) stays in `work` until its mark passes, a mark in `marks`. Then it is spare. */
+ * to hand on, a kernel to let go) stays in `work` until its mark passes, a mark in `marks`. Then it is spare. */
 struct item {
     struct item *next;
     struct cuda_queue *queue;
@@ -77,6 +78,7 @@ struct item {
     struct cuda_queue *other;
     unsigned set;                    /* of scalars, in its launch */
     cudaEvent_t event;
+    struct compiled *compiled;       /* of a step by a program; NULL: it is interpreted */
     queue_function *run;             /* of a call */
     void *ctx;
     struct cuda_step step;
@@ -124,7 +126,8 @@ struct ring_slot {
 struct cuda {
     struct device device;
     int card;
-    unsigned processors;
+    unsigned processors, capability;
+    struct programs *programs;
     struct pool *memory, *pins;             /* the caller's */
 
     pthread_t thread;
@@ -160,6 +163,7 @@ struct cuda {
         struct kernel_stats stats;
         struct kernel_whole whole;
         struct kernel_program program;
+        struct program_arguments compiled;
     } arguments;
 };
 

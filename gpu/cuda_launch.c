@@ -173,8 +173,32 @@ static bool launch_whole(struct cuda *c, const struct item *it)
 
 _Static_assert(sizeof(struct kernel_insn) == sizeof(struct program_insn), "instructions go to the device as they are");
 _Static_assert(sizeof(struct kernel_program) <= KERNEL_ARGUMENT_MAX, "a program is an argument");
+_Static_assert((int)PROGRAM_THREADS == (int)KERNEL_THREADS, "blocks are counted alike");
 
-static bool launch_program(struct cuda *c, const struct item *it)
+/* Rounded to the type of the arithmetic. */
+static void fill_scalars(const struct item *it, float *f32, double *f64)
+{
+    const struct cuda_step *s = &it->step;
+
+    for (unsigned i = 0; i < s->program->scalar_count; i++) {
+        if (it->type == DTYPE_f64) f64[i] = s->program_scalars[i];
+        else f32[i] = (float)s->program_scalars[i];
+    }
+}
+
+static bool launch_compiled(struct cuda *c, const struct item *it)
+{
+    const struct cuda_step *s = &it->step;
+    struct program_arguments *k = &c->arguments.compiled;
+
+    *k = (struct program_arguments){.count = it->count, .sum = s->sum, .last = s->last, .from = s->from, .to = s->to,
+                                    .master = s->master};
+    memcpy(k->slots, s->slots, sizeof k->slots);
+    fill_scalars(it, k->scalars.f32, k->scalars.f64);
+    return launch(c, compiled_kernel(it->compiled), blocks_of_one(c, it->count), 1, PROGRAM_THREADS, it->queue->stream);
+}
+
+static bool launch_interpreted(struct cuda *c, const struct item *it)
 {
     const struct cuda_step *s = &it->step;
     const struct program *p = s->program;
@@ -184,16 +208,14 @@ static bool launch_program(struct cuda *c, const struct item *it)
                                  .count = it->count, .insn_count = p->insn_count, .slot_count = p->slot_count};
     memcpy(k->slots, s->slots, sizeof k->slots);
     memcpy(k->insns, p->insns, p->insn_count * sizeof p->insns[0]);
-    for (unsigned i = 0; i < p->scalar_count; i++) {
-        if (it->type == DTYPE_f64) k->scalars.f64[i] = s->program_scalars[i];
-        else k->scalars.f32[i] = (float)s->program_scalars[i];
-    }
+    fill_scalars(it, k->scalars.f32, k->scalars.f64);
     return launch(c, kernel_of_program(it->type), blocks_of_one(c, it->count), 1, KERNEL_THREADS, it->queue->stream);
 }
 
 bool launch_step(struct cuda *c, const struct item *it)
 {
-    if (it->step.rule == RULE_program) return launch_program(c, it);
+    if (it->compiled != NULL) return launch_compiled(c, it);
+    if (it->step.rule == RULE_program) return launch_interpreted(c, it);
     return rule_is_whole(it->step.rule) ? launch_whole(c, it) : launch_element(c, it);
 }
 

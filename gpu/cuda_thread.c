@@ -58,6 +58,7 @@ static void complete(struct cuda *c, struct item *it)
 {
     if (it->kind == ITEM_DOWNLOAD) ring_settle(c, it);
     if (it->place != NO_PLACE) place_give(c, it);
+    if (it->compiled != NULL) compiled_passed(it->compiled);
     recycle(c, it);
 }
 
@@ -242,8 +243,10 @@ static bool phase_of(const struct item *it, enum phase *out)
 /* Work that has been given to the stream: kept for its end if it has one. */
 static void issued(struct cuda *c, struct item *it)
 {
+    bool has_end = it->place != NO_PLACE || it->compiled != NULL || (it->kind == ITEM_DOWNLOAD && it->side == SIDE_PAGEABLE);
+
     it->order = ++it->queue->order;
-    if (it->place != NO_PLACE || (it->kind == ITEM_DOWNLOAD && it->side == SIDE_PAGEABLE)) append(&it->queue->work, it);
+    if (has_end) append(&it->queue->work, it);
     else recycle(c, it);
 }
 
@@ -318,6 +321,8 @@ static void place_work(struct cuda *c, struct item *it)
     struct range r[ITEM_RANGES];
     unsigned n = ranges_of(it, r);
     enum phase phase = PHASE_UP;
+    if (it->kind == ITEM_STEP && it->step.rule == RULE_program)
+        it->compiled = programs_find(c->programs, it->step.program, it->type);
     bool is_small = phase_of(it, &phase);
 
     /* Places are given back when marks pass, and those of pending work have none yet. */

@@ -406,3 +406,9 @@ enum status device_queue_call(struct queue *q, queue_function *run, void *ctx)
         return error_set(&d->error, REASON_UNIMPLEMENTED, "a queue of the %s device is no stream", device_kind(d));
     return settle_work(d, d->ops->queue_call(q, run, ctx));
 }
+
+void device_programs(struct device *d, struct device_programs *out)
+{
+    *out = (struct device_programs){0};
+    if (d->ops->programs != NULL) d->ops->programs(d, out);
+}

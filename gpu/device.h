@@ -100,6 +100,13 @@ struct step {
 /* stream: the queue's (a cudaStream_t), or NULL when the device was lost before it could come. */
 typedef void queue_function(void *ctx, void *stream);
 
+/* What becomes of updaters that are texts on a device that compiles them beside its work (gpu/cuda.md). */
+struct device_programs {
+    uint64_t compiled, interpreted;      /* steps, by how they were computed; the bits are the same */
+    unsigned ready, waiting, refused;    /* programs kept: with a kernel; being compiled; interpreted for good */
+    char why[160];                       /* why the last one was refused; empty: none was */
+};
+
 struct device_ops {
     const char *kind;                /* "cpu" */
     void (*close)(struct device *d);
@@ -138,6 +145,8 @@ struct device_ops {
                          struct stats *out);
     /* Only for a device whose queues are streams; else NULL. */
     enum status (*queue_call)(struct queue *q, queue_function *run, void *ctx);
+
+    void (*programs)(struct device *d, struct device_programs *out);   /* NULL: it compiles none */
 };
 
 /* What all devices begin with; a back end's own struct has it as its first member. */
@@ -239,5 +248,8 @@ enum status device_stats(struct queue *q, struct dmem a, struct dmem minus, enum
  * lasts. It has been called when device_queue_free of the queue returns. Where this is refused run is never called;
  * UNIMPLEMENTED: the queues of this device are no streams. */
 enum status device_queue_call(struct queue *q, queue_function *run, void *ctx) MUST_CHECK;
+
+/* All zero by a device that compiles no programs. */
+void device_programs(struct device *d, struct device_programs *out);
 
 #endif

@@ -340,22 +340,16 @@ static void make_host(struct builder *b)
 
 /* ---- the element part ------------------------------------------------------------------------------------------- */
 
-static const struct op_facts {
-    const char *name, *form;
-} op_facts[PROGRAM_OPS_END] = {
-#define OP_ROW(name, form) [PROGRAM_##name##_##form] = {#name, #form},
-    PROGRAM_OPS(OP_ROW)
-#undef OP_ROW
-};
-
-const char *program_op_name(enum program_op op) { return op_facts[op].name; }
-const char *program_op_form(enum program_op op) { return op_facts[op].form; }
+static bool is_op(enum program_op op, const char *name, const char *form)
+{
+    return strcmp(program_op_form(op), form) == 0 && strcmp(program_op_name(op), name) == 0;
+}
 
 static enum program_op op_find(const char *name, const char *form)
 {
     unsigned i = 0;
 
-    while (i < PROGRAM_OPS_END && (strcmp(op_facts[i].form, form) != 0 || strcmp(op_facts[i].name, name) != 0)) i++;
+    while (i < PROGRAM_OPS_END && !is_op((enum program_op)i, name, form)) i++;
     assert(i < PROGRAM_OPS_END);
     return (enum program_op)i;
 }

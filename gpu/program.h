@@ -98,12 +98,13 @@ struct program_setting {
 enum status program_report(struct bytes text, const struct program_setting *params, unsigned count, struct buf *json,
                            struct error *e) MUST_CHECK;
 
-/* A kernel's argument, and the layout that the text below declares. Pointers are addresses of the device. */
+/* A kernel's argument, and the layout that the text below declares. Pointers are addresses of the device; what they are is
+ * said in struct step (gpu/device.h). */
 struct program_arguments {
     uint64_t count;
     const void *sum, *last;                  /* NULL: none; not both */
     const void *from;
-    void *to;
+    void *to, *master;                       /* master NULL: none */
     void *slots[PROGRAM_SLOTS_MAX];
     union {
         float f32[PROGRAM_SCALARS_MAX];
@@ -111,9 +112,12 @@ struct program_arguments {
     } scalars;
 };
 #define PROGRAM_KERNEL "program_step"        /* extern "C" void program_step(struct program_arguments by value) */
+enum { PROGRAM_THREADS = 256 };              /* of a block, at most */
 
+/* Whether the texts below are the same for both. */
+bool program_equal(const struct program *p, const struct program *other);
 /* CUDA text for NVRTC, printed from the program alone: nothing of the user's characters is in it. Equal element parts give
- * equal text, whatever their names and numbers are. To be compiled with -fmad=false. f32 and f64. */
+ * equal text, whatever their names and numbers are. To be compiled as gpu/nvrtc.h does. Real types. */
 void program_cuda(const struct program *p, enum dtype type, struct buf *out);
 
 #endif

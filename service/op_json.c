@@ -185,13 +185,24 @@ static json_t *limits_json(const struct server *s)
                      IN_FLIGHT_BULK, "in_flight_small", IN_FLIGHT_SMALL, "window", (json_int_t)window_of(s));
 }
 
+static json_t *programs_json(struct device *d)
+{
+    struct device_programs p;
+
+    device_programs(d, &p);
+    return json_pack("{s:I,s:I,s:i,s:i,s:i,s:s?}", "compiled", (json_int_t)p.compiled, "interpreted",
+                     (json_int_t)p.interpreted, "ready", (int)p.ready, "waiting", (int)p.waiting, "refused", (int)p.refused,
+                     "why", p.why[0] != '\0' ? p.why : NULL);
+}
+
 json_t *server_info_json(const struct server *s)
 {
     const struct core *c = &s->core;
 
-    return json_pack("{s:s,s:o,s:s,s:s?,s:f,s:i,s:i,s:I,s:{s:I,s:I,s:I,s:I,s:I,s:I},s:o,s:o,s:o}",
+    return json_pack("{s:s,s:o,s:s,s:s?,s:o,s:f,s:i,s:i,s:I,s:{s:I,s:I,s:I,s:I,s:I,s:I},s:o,s:o,s:o}",
                      "version", PARAMD_VERSION, "instance", hex_json(&s->config.instance),
                      "device", device_kind(c->device), "card", c->device->card[0] != '\0' ? c->device->card : NULL,
+                     "programs", programs_json(c->device),
                      "uptime", (double)(c->now_ms - s->started_ms) / 1000.0,
                      "stores", (int)map_count(c->stores), "clients", (int)(s->session_count - s->own_sessions),
                      "keys_on_cpu", (json_int_t)c->keys_on_cpu,

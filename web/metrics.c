@@ -78,6 +78,9 @@ void http_count(struct http_counts *c, const struct route *r, unsigned code, uin
     X(gauge,   paramd_staging_limit_bytes,              CORE,  "daemon.memory.staging_max", "the most that may wait")  \
     X(gauge,   paramd_cache_bytes,                      CORE,  "daemon.memory.cache", "freed buffers kept for use")    \
     X(gauge,   paramd_mailbox_bytes,                    CORE,  "daemon.memory.mailboxes", "lent to trainers")         \
+    X(counter, paramd_program_steps_compiled_total,     CORE,  "daemon.programs.compiled", "steps of updater texts by "   \
+                                                                                "kernels of their own, on a GPU")      \
+    X(counter, paramd_program_steps_interpreted_total,  CORE,  "daemon.programs.interpreted", "the others on a GPU")   \
     X(counter, paramd_pushes_recorded_total,            CORE,  "counters.pushes_recorded", "pushes that count")        \
     X(counter, paramd_pushes_repeated_total,            CORE,  "counters.pushes_repeated", "pushes that came again")   \
     X(counter, paramd_updates_total,                    CORE,  "counters.updates", "changes of values")                \

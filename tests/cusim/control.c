@@ -139,7 +139,7 @@ void sim_lose(cudaError_t why)
     if (sim.sticky == cudaSuccess) sim.sticky = why;
 }
 
-static cudaError_t injected(const char *name)
+cudaError_t sim_injected(const char *name)
 {
     cudaError_t e = cudaSuccess;
 
@@ -164,7 +164,7 @@ cudaError_t sim_enter(const char *name)
         return cudaErrorNotPermitted;
     }
     if (sim.devices == 0) return cudaErrorInsufficientDriver;
-    e = injected(name);
+    e = sim_injected(name);
     return e != cudaSuccess ? e : sim.sticky;
 }
 
@@ -234,6 +234,13 @@ void cusim_share_memory(int on)
 {
     sim_lock();
     sim.share = on != 0;
+    sim_unlock();
+}
+
+void cusim_hold_compiler(int on)
+{
+    sim_lock();
+    sim.compiler_held = on != 0;
     sim_unlock();
 }
 

@@ -12,7 +12,8 @@
  *    sanitizer, only waits that CUDA promises are waits: see coro.h;
  *  - any call can be made to fail, any kernel to lose the device, and everything is counted.
  *
- * Stricter than CUDA: stream 0 waits for no other stream. Not there: graphs, textures, managed memory, cubins.
+ * Stricter than CUDA: stream 0 waits for no other stream. Not there: graphs, textures, managed memory, machine code,
+ * which is refused as that of another card.
  *
  * In a daemon, which loads a plug-in made of it, the environment takes the place of cusim_reset and cusim_fail, read
  * at the first call (what is not set is as in brackets):
@@ -61,12 +62,16 @@ CUSIM_API void cusim_fault_kernel(int nth, int error);
 /* Whether device memory allocated from now on can be handed to another process (cudaIpcGetMemHandle), which takes it
  * out of the address sanitizer's sight. */
 CUSIM_API void cusim_share_memory(int on);
+/* While on, compilations that begin do not go on (nvrtc.c), unless they are cancelled. */
+CUSIM_API void cusim_hold_compiler(int on);
 /* How long a wait may last for what no queued work can bring about, before it answers cudaErrorLaunchTimeout. */
 CUSIM_API void cusim_patience_ms(unsigned ms);
 
 /* Since the reset, but for what is live. CUSIM_REPORT has the same words. */
 #define CUSIM_STATS(F)                                                                              \
     F(launches)                                                                                     \
+    F(ptx_launches)                  /* of them, of kernels that came as PTX */                      \
+    F(compilations)                  /* that NVRTC was asked for, by way of nvrtc.c */               \
     F(h2d) F(d2h) F(d2d)             /* bytes of copies queued */                                   \
     F(pageable_copies)               /* from or to memory that is not page-locked: they wait */     \
     F(allocs) F(frees)                                                                              \

@@ -583,6 +583,7 @@ static cudaError_t launch(const struct kernel *k, dim3 grid, dim3 block, void **
     o->argument = sim_new(k->argument_size);
     memcpy(o->argument, args[0], k->argument_size); /* the real one copies arguments at the call, too */
     sim.stats.launches++;
+    sim.stats.ptx_launches += k->ptx != NULL;
     queue_push(s, o);
     return cudaSuccess;
 }

@@ -140,8 +140,8 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 #define ERRORS(X) \
     X(cudaSuccess) X(cudaErrorInvalidValue) X(cudaErrorMemoryAllocation) X(cudaErrorInvalidConfiguration) \
     X(cudaErrorInsufficientDriver) X(cudaErrorInvalidDeviceFunction) X(cudaErrorNoDevice) X(cudaErrorInvalidDevice) \
-    X(cudaErrorInvalidKernelImage) X(cudaErrorInvalidResourceHandle) X(cudaErrorSymbolNotFound) X(cudaErrorNotReady) \
-    X(cudaErrorIllegalAddress) X(cudaErrorLaunchTimeout) X(cudaErrorLaunchFailure) X(cudaErrorNotPermitted) \
+    X(cudaErrorInvalidKernelImage) X(cudaErrorNoKernelImageForDevice) X(cudaErrorInvalidResourceHandle) \
+    X(cudaErrorSymbolNotFound) X(cudaErrorNotReady) X(cudaErrorIllegalAddress) X(cudaErrorLaunchTimeout) X(cudaErrorLaunchFailure) X(cudaErrorNotPermitted) \
     X(cudaErrorHostMemoryAlreadyRegistered) X(cudaErrorPeerAccessAlreadyEnabled) X(cudaErrorDeviceUninitialized) \
     X(cudaErrorMapBufferObjectFailed) X(cudaErrorECCUncorrectable) X(cudaErrorMisalignedAddress) X(cudaErrorUnknown)
 
@@ -183,6 +183,7 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t *out, const void *code, enum cudaJ
     cudaError_t e = sim_enter(__func__);
 
     (void)jit, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
+    if (e == cudaSuccess && memcmp(code, "\177ELF", 4) == 0) e = cudaErrorNoKernelImageForDevice;
     if (e == cudaSuccess && strstr(code, ".version") == NULL) e = cudaErrorInvalidKernelImage;
     if (e == cudaSuccess) {
         struct library *l = sim_new(sizeof *l);
@@ -223,6 +224,16 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t *out, cudaLibrary_t library, const
 
     if (e == cudaSuccess) e = library_kernel((struct library *)library, name, &k);
     if (e == cudaSuccess) *out = (cudaKernel_t)k;
+    return sim_leave(e);
+}
+
+/* Only of kernels in libraries, and only that there is one. */
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *function)
+{
+    cudaError_t e = sim_enter(__func__);
+
+    if (e == cudaSuccess && kernel_find(function) == NULL) e = cudaErrorInvalidDeviceFunction;
+    memset(out, 0, sizeof *out);
     return sim_leave(e);
 }
 

@@ -84,7 +84,7 @@ struct sim {
     enum cusim_policy policy;
     uint64_t random;
     unsigned patience_ms;
-    bool share, in_host_function;
+    bool share, in_host_function, compiler_held;
     cudaError_t sticky;
     struct {
         char name[48];
@@ -107,6 +107,8 @@ void sim_unlock(void);
  * cudaGetLastError and unlocks, whatever sim_enter said. */
 cudaError_t sim_enter(const char *name);
 cudaError_t sim_leave(cudaError_t e);
+/* The planned failure that this call of the function meets, or 0. Under the lock. */
+cudaError_t sim_injected(const char *name);
 int *sim_current_device(void);               /* the calling thread's */
 cudaError_t sim_take_last_error(bool keep);
 /* The device is lost from here on; the first reason stays. */

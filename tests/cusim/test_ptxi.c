@@ -419,13 +419,8 @@ static void on_cpu(struct trial *t, const struct program *p, const double *scala
 static struct program_arguments arguments_of(struct trial *t, const struct program *p, const double *scalars,
                                              bool has_sum, bool has_last)
 {
-    struct program_arguments a = {ELEMENTS,
-                                  has_sum ? &t->sum : NULL,
-                                  has_last ? &t->last : NULL,
-                                  &t->gpu[0],
-                                  &t->gpu[0],
-                                  {&t->gpu[1], &t->gpu[2]},
-                                  {{0}}};
+    struct program_arguments a = {.count = ELEMENTS, .sum = has_sum ? &t->sum : NULL, .last = has_last ? &t->last : NULL,
+                                  .from = &t->gpu[0], .to = &t->gpu[0], .slots = {&t->gpu[1], &t->gpu[2]}};
 
     for (unsigned i = 0; i < p->scalar_count; i++) {
         if (t->is_float) a.scalars.f32[i] = (float)scalars[i];

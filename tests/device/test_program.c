@@ -12,6 +12,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -157,6 +158,7 @@ struct run {
     struct queue *queue;
     uint32_t home;
     enum dtype type;
+    size_t count;
     struct dmem sum, last;
     struct side rule, text;
     uint64_t random;
@@ -167,7 +169,7 @@ struct run {
 static struct dmem memory(struct run *r, enum dtype t)
 {
     struct dmem m;
-    CHECK_OK(device_mem_new_at(r->device, COUNT * dtype_size(t), mem_place_of(r->home, dtype_size(t)), &m, &error), &error);
+    CHECK_OK(device_mem_new_at(r->device, r->count * dtype_size(t), mem_place_of(r->home, dtype_size(t)), &m, &error), &error);
     return m;
 }
 
@@ -181,11 +183,11 @@ static void wait_for(struct run *r)
 /* Values around 1, for which a half type has few digits: that is what masters are for. */
 static void upload_random(struct run *r, struct dmem to, enum dtype type)
 {
-    size_t size = COUNT * dtype_size(type);
+    size_t size = r->count * dtype_size(type);
     uint8_t *bytes = mem_zero(size);
 
     CHECK(bytes != NULL);
-    for (size_t i = 0; i < COUNT; i++) {
+    for (size_t i = 0; i < r->count; i++) {
         double x = (double)(rng_next(&r->random) >> 11) * 0x1p-52 - 1;
         float f = (float)x;
         uint32_t bits;
@@ -202,10 +204,10 @@ static void upload_random(struct run *r, struct dmem to, enum dtype type)
 static void side_open(struct run *r, struct side *s, struct updater *u)
 {
     enum dtype real = dtype_sum(r->type);
-    const int64_t dims[] = {COUNT};
+    const int64_t dims[] = {(int64_t)r->count};
 
     s->updater = u;
-    updater_use(u, &(struct rule_key){bytes_text("w"), 1, dims, COUNT}, r->type, &s->use);
+    updater_use(u, &(struct rule_key){bytes_text("w"), 1, dims, r->count}, r->type, &s->use);
     s->value = memory(r, r->type);
     if (s->use.has_master) s->master = memory(r, real);
     for (unsigned i = 0; i < use_slots(&s->use); i++) s->slots[i] = memory(r, real);
@@ -215,17 +217,17 @@ static void side_begin(struct run *r, struct side *s)
 {
     for (unsigned i = 0; i < use_slots(&s->use); i++) {
         enum status st = use_slot_from_value(&s->use, i)
-            ? device_widen(r->queue, s->slots[i], s->value, r->type, COUNT)
+            ? device_widen(r->queue, s->slots[i], s->value, r->type, r->count)
             : device_zero(r->queue, s->slots[i], s->slots[i].size);
         CHECK_EQ(st, STATUS_OK);
     }
-    if (s->use.has_master) CHECK_EQ(device_widen(r->queue, s->master, s->value, r->type, COUNT), STATUS_OK);
+    if (s->use.has_master) CHECK_EQ(device_widen(r->queue, s->master, s->value, r->type, r->count), STATUS_OK);
 }
 
 static void side_step(struct run *r, struct side *s, unsigned t)
 {
     struct update_moment m = {.t = t, .num_update = t, .contributors = CONTRIBUTORS, .num_workers = 4, .product = 1};
-    struct step step = {.type = r->type, .count = COUNT, .sum = r->sum, .from = s->value, .to = s->value,
+    struct step step = {.type = r->type, .count = r->count, .sum = r->sum, .from = s->value, .to = s->value,
                         .master = s->master, .flags = &r->flags};
 
     if (t % 3 != 0) step.last = r->last;
@@ -275,27 +277,61 @@ static void compare(struct run *r, const struct pair *p, unsigned t)
     }
 }
 
-static void run_pair(struct device *d, const struct pair *p, enum dtype type)
+static void begin(struct run *r)
 {
-    struct run r = {.device = d, .type = type, .random = 11};
+    upload_random(r, r->rule.value, r->type);
+    CHECK_EQ(device_copy(r->queue, r->text.value, r->rule.value, r->rule.value.size), STATUS_OK);
+    side_begin(r, &r->rule);
+    side_begin(r, &r->text);
+}
+
+static void gradient(struct run *r)
+{
+    upload_random(r, r->sum, dtype_sum(r->type));
+    upload_random(r, r->last, r->type);
+}
+
+static struct device_programs look(struct device *d)
+{
+    struct device_programs now;
+    device_programs(d, &now);
+    return now;
+}
+
+/* A step asks for a kernel of the text's own; those after it are by that. */
+static void await_kernel(struct run *r)
+{
+    begin(r);
+    gradient(r);
+    side_step(r, &r->text, 1);
+    wait_for(r);
+    while (look(r->device).waiting > 0) sched_yield();
+    if (look(r->device).refused > 0) test_fail(__FILE__, __LINE__, "%s", look(r->device).why);
+}
+
+/* How steps of the text have to be computed. */
+enum how { ANYHOW, COMPILED };
+
+static void run_pair(struct device *d, const struct pair *p, enum dtype type, size_t count, enum how how)
+{
+    struct run r = {.device = d, .type = type, .count = count, .random = 11};
 
     CHECK_OK(device_queue_new(d, &r.queue, &error), &error);
-    r.home = device_home_new(d, COUNT, false, 0);
+    r.home = device_home_new(d, count, false, 0);
     r.sum = memory(&r, dtype_sum(type));
     r.last = memory(&r, type);
     side_open(&r, &r.rule, rule_updater(p));
     side_open(&r, &r.text, text_updater(p->text));
-    upload_random(&r, r.rule.value, type);
-    CHECK_EQ(device_copy(r.queue, r.text.value, r.rule.value, r.rule.value.size), STATUS_OK);
-    side_begin(&r, &r.rule);
-    side_begin(&r, &r.text);
+    if (how == COMPILED) await_kernel(&r);
+    uint64_t compiled = look(d).compiled;
+    begin(&r);
     for (unsigned t = 1; t <= STEPS; t++) {
-        upload_random(&r, r.sum, dtype_sum(type));
-        upload_random(&r, r.last, type);
+        gradient(&r);
         side_step(&r, &r.rule, t);
         side_step(&r, &r.text, t);
         compare(&r, p, t);
     }
+    CHECK_EQ(look(d).compiled - compiled, how == COMPILED ? STEPS : 0);
     CHECK_EQ(r.flags, 0);
     side_close(&r.rule);
     side_close(&r.text);
@@ -307,7 +343,7 @@ static void run_pair(struct device *d, const struct pair *p, enum dtype type)
 /* Each n-th pair. */
 static void run_some(struct device *d, enum dtype type, size_t n)
 {
-    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i += n) run_pair(d, &pairs[i], type);
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i += n) run_pair(d, &pairs[i], type, COUNT, ANYHOW);
     device_free(d);
 }
 
@@ -342,6 +378,23 @@ TEST(texts_give_the_bits_of_the_rules_on_a_gpu)
         struct device *d = NULL;
         CHECK_OK(sim_device_new(i, &d, &error), &error);
         run_all(d, types[i]);
+        if (sim_remains() != NULL) test_fail(__FILE__, __LINE__, "%s", sim_remains());
+    }
+}
+
+/* And there it is compiled; each text for one of the types. PTX is interpreted by the stand-in, so there are few elements. */
+TEST(texts_give_the_bits_of_the_rules_on_a_gpu_that_compiles_them)
+{
+    static const enum dtype types[] = {DTYPE_f32, DTYPE_f64, DTYPE_f16, DTYPE_bf16};
+    const size_t few = sim_replaced() ? COUNT : 70;
+
+    if (!sim_present()) test_skip("the stand-in for CUDA was not built: it needs CUDA's headers");
+    for (unsigned t = 0; t < 4; t++) {
+        struct device *d = NULL;
+        CHECK_OK(sim_compiling_device_new(t, &d, &error), &error);
+        for (size_t i = t; i < sizeof pairs / sizeof pairs[0]; i += SIM_SEEDS > 1 ? 4 : 16)
+            run_pair(d, &pairs[i], types[t], few, COMPILED);
+        device_free(d);
         if (sim_remains() != NULL) test_fail(__FILE__, __LINE__, "%s", sim_remains());
     }
 }

@@ -1,6 +1,7 @@
 #include "tests/lib/sim_device.h"
 
 #include "gpu/plugin.h"
+#include "tests/lib/nvrtc.h"
 #include "tests/lib/test.h"
 
 #include <dlfcn.h>
@@ -72,17 +73,34 @@ static enum status open_card(unsigned number, struct device **out, struct error 
     return cuda_device_new(&(struct card){.number = number, .chunk_size = 1, .slot_size = SLOT_SIZE}, out, e);
 }
 
-enum status sim_device_new(unsigned seed, struct device **out, struct error *e)
+static enum status open_device(unsigned seed, struct device **out, struct error *e)
 {
     if (told() != NULL) return replaced_device_new(out, e);
     enum status s = begin(seed, 2, e);
     return s != STATUS_OK ? s : open_card(seed % 2, out, e);
 }
 
+enum status sim_device_new(unsigned seed, struct device **out, struct error *e)
+{
+    setenv("PARAMD_NVRTC", "off", 1);
+    return open_device(seed, out, e);
+}
+
+enum status sim_compiling_device_new(unsigned seed, struct device **out, struct error *e)
+{
+    char path[PATH_MAX + 40];
+
+    need_nvrtc();
+    if (told() != NULL) unsetenv("PARAMD_NVRTC");
+    else if (find(path)) setenv("PARAMD_NVRTC", path, 1);
+    return open_device(seed, out, e);
+}
+
 enum status sim_cards_new(unsigned seed, unsigned count, struct device **out, struct error *e)
 {
     enum status s = begin(seed, count, e);
 
+    setenv("PARAMD_NVRTC", "off", 1);
     /* A rank is late where the machine is busy, too. */
     if (s == STATUS_OK) ((void (*)(unsigned))symbol("cusim_patience_ms"))(PATIENCE_MS);
     for (unsigned i = 0; i < count && s == STATUS_OK; i++) s = open_card(i, &out[i], e);
@@ -96,6 +114,8 @@ void sim_nccl(bool is_there)
     if (is_there) (void)find(path);
     setenv("PARAMD_NCCL", path, 1);
 }
+
+void sim_hold_compiler(bool on) { ((void (*)(int))symbol("cusim_hold_compiler"))(on); }
 
 struct cusim_stats sim_stats(void)
 {
@@ -126,18 +146,18 @@ void sim_enqueue(void *stream, void (*run)(void *argument), void *argument)
 
 const char *sim_remains(void)
 {
-    static char text[200];
+    static char text[300];
     struct cusim_stats s = {0};
     long long blocks = (long long)sim_plugin()->mem_live();
 
     if (told() == NULL) s = sim_stats();
 
     if (blocks == 0 && s.live_bytes == 0 && s.live_pinned == 0 && s.live_streams == 0 && s.live_events == 0 &&
-        s.mistakes == 0 && s.default_stream_uses == 0 && s.pageable_copies == 0) return NULL;
-    snprintf(text, sizeof text, "%lld blocks, %llu + %llu bytes, %llu streams, %llu events; %llu mistakes, %llu uses of "
-             "stream 0, %llu copies of pageable memory", blocks, (unsigned long long)s.live_bytes,
+        s.live_libraries == 0 && s.mistakes == 0 && s.default_stream_uses == 0 && s.pageable_copies == 0) return NULL;
+    snprintf(text, sizeof text, "%lld blocks, %llu + %llu bytes, %llu streams, %llu events, %llu libraries; %llu mistakes, "
+             "%llu uses of stream 0, %llu copies of pageable memory", blocks, (unsigned long long)s.live_bytes,
              (unsigned long long)s.live_pinned, (unsigned long long)s.live_streams, (unsigned long long)s.live_events,
-             (unsigned long long)s.mistakes, (unsigned long long)s.default_stream_uses,
-             (unsigned long long)s.pageable_copies);
+             (unsigned long long)s.live_libraries, (unsigned long long)s.mistakes,
+             (unsigned long long)s.default_stream_uses, (unsigned long long)s.pageable_copies);
     return text;
 }

@@ -27,6 +27,9 @@ bool sim_replaced(void);
  * lazy, one random, one eager. Every piece of memory is an allocation of its own, so that the address sanitizer sees where
  * it ends. At most one at a time. */
 enum status sim_device_new(unsigned seed, struct device **out, struct error *e) MUST_CHECK;
+/* In the same way one that compiles programs, by the stand-in's NVRTC in front of the real one (tests/cusim/nvrtc.c); all
+ * others interpret them. Skips the test where there is no NVRTC. */
+enum status sim_compiling_device_new(unsigned seed, struct device **out, struct error *e) MUST_CHECK;
 /* The stand-in anew with so many cards, each opened, for several as one. */
 enum status sim_cards_new(unsigned seed, unsigned count, struct device **out, struct error *e) MUST_CHECK;
 /* Whether NCCL is found from now on: the stand-in's. */
@@ -43,6 +46,7 @@ void sim_fault_kernel(int nth, int error);
 void sim_nccl_async_error(int error);
 /* An action on a stream, in its order. */
 void sim_enqueue(void *stream, void (*run)(void *argument), void *argument);
+void sim_hold_compiler(bool on);
 struct cusim_stats sim_stats(void);
 
 #endif

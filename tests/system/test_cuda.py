@@ -78,6 +78,28 @@ class OnTheStandIn(unittest.TestCase):
                     self.assertEqual(kv.pull("w").tolist(), [-0.5, 0.5, 1.5, 2.5, 3.5])
             self.assertEqual(d.status, 0)
 
+    def test_a_text_is_compiled_beside_the_work_and_info_tells(self):
+        for nvrtc in (STAND_IN, "off"):
+            with Running(PARAMD_NVRTC=nvrtc) as d, store(d) as kv:
+                kv.init("w", np.zeros(5, "float32"))
+                kv.set_updater({"type": "program", "text": "param lr = 0.5\nstored -= lr * grad"})
+                pushed = 0
+                for _ in range(3000):
+                    kv.push("w", np.ones(5, "float32"))
+                    pushed += 1
+                    self.assertEqual(kv.pull("w").tolist(), [-0.5 * pushed] * 5)
+                    programs = json.loads(get(d.fields["admin"] + "/v1/info")[1])["programs"]
+                    if programs["compiled"] > 0 or programs["why"] is not None:
+                        break
+                self.assertEqual(programs["compiled"] + programs["interpreted"], pushed)
+                if programs["why"] is None:
+                    self.assertEqual((programs["ready"], programs["compiled"]), (1, 1))
+                elif nvrtc == "off":
+                    self.assertEqual((programs["why"], programs["compiled"]), ("PARAMD_NVRTC is off", 0))
+                else:
+                    self.assertIn("no real NVRTC", programs["why"])
+                self.assertIn(b"paramd_program_steps_interpreted_total", get(d.fields["probe"] + "/metrics")[1])
+
     def test_a_card_is_chosen_by_number_and_the_cpu_by_name(self):
         with Running("--device", "cuda:1", CUSIM_DEVICES="2") as d:
             self.assertEqual(d.fields["device"], "cuda:1")

@@ -3,7 +3,7 @@
 # CC names the compiler; the flags are the makefile's.
 
 # Bodies for one includer that defines names first; they are no headers but in name.
-TEMPLATES="gpu/whole_rules.h gpu/program_loops.h gpu/program_math.h gpu/loops_half.h gpu/loops_integer.h gpu/loops_real.h gpu/whole_real.h"
+TEMPLATES="gpu/whole_rules.h gpu/program_loops.h gpu/program_math.h gpu/half_ops.h gpu/loops_half.h gpu/loops_integer.h gpu/loops_real.h gpu/whole_real.h"
 
 cd "$(dirname "$0")/../.." || exit 2
 warn=$(sed -n 's/^WARN := //p' Makefile)
