@@ -48,14 +48,29 @@ static void choose_stand_in(const char *policy)
     setenv("CUSIM_POLICY", policy, 1);
 }
 
+/* The stand-in fills all memory that it hands out, and without a limit the daemon takes it by 256 MiB. */
+#define LIMITED "--device-memory", "64m"
+
+static void start_on(const char *cards, const char *flag, const char *value)
+{
+    daemon_kill(server);
+    server = NULL;
+    server = daemon_start(&(struct daemon_options){.more = {"--device", cards, LIMITED, flag, value}});
+}
+
 static void start(const char *policy, const char *flag, const char *value)
 {
     choose_stand_in(policy);
-    daemon_kill(server);
-    server = NULL;
-    bool has_device = flag != NULL && strcmp(flag, "--device") == 0;
-    server = daemon_start(has_device ? &(struct daemon_options){.more = {flag, value}}
-                                     : &(struct daemon_options){.more = {"--device", "cuda:0", flag, value}});
+    start_on("cuda:0", flag, value);
+}
+
+/* The daemon has two GPUs, of which this process sees the first. */
+static void start_with_two(const char *cards)
+{
+    choose_stand_in("random");
+    setenv("CUSIM_DEVICES", "2", 1);
+    start_on(cards, NULL, NULL);
+    setenv("CUSIM_DEVICES", "1", 1);
 }
 
 static void stop(void)
@@ -240,10 +255,10 @@ TEST(values_on_the_gpu_go_through_a_mailbox)
 
     for (int i = 0; i < (SIM_SEEDS > 1 ? 3 : 1); i++) {
         start(policies[i], NULL, NULL);
-        struct paramd *kv = open_store(i == 0 ? "" : WITH_BOX), *look = open_store(", \"join\": false");
+        struct paramd *kv = open_store(WITH_BOX), *look = open_store(", \"join\": false");
         CHECK_EQ(mailbox_bytes(look), 0);
         use(kv);
-        CHECK_EQ(mailbox_bytes(look), i == 0 ? 128 << 20 : BOX);
+        CHECK_EQ(mailbox_bytes(look), BOX);
         paramd_close(kv);
         for (int tries = 0; tries < 200 && mailbox_bytes(look) != 0; tries++) poll(NULL, 0, 10);
         CHECK_EQ(mailbox_bytes(look), 0);
@@ -265,13 +280,17 @@ TEST(a_small_mailbox_takes_large_values_in_parts)
 
 TEST(where_there_is_no_mailbox_values_on_the_gpu_go_through_host_memory)
 {
-    static const struct { const char *flag, *value, *more; } table[] = {
-        {NULL, NULL, ", \"mailbox\": 0"}, {"--mailbox-max", "1k", WITH_BOX}, {"--device-memory", "100m", ""},
-        {"--device", "cpu", WITH_BOX}, {NULL, NULL, ", \"engine\": \"nanomsg\", \"bulk\": false, \"mailbox\": 0"},
+    static const struct { const char *cards, *flag, *value, *more; } table[] = {
+        {"cuda:0", NULL, NULL, ", \"mailbox\": 0"},
+        {"cuda:0", "--mailbox-max", "1k", WITH_BOX},
+        {"cuda:0", "--mailbox-max", "64m", ", \"mailbox\": 67108864"}, /* the GPU has not so much left */
+        {"cpu", NULL, NULL, WITH_BOX},
+        {"cuda:0", NULL, NULL, ", \"engine\": \"nanomsg\", \"bulk\": false, \"mailbox\": 0"},
     };
 
+    choose_stand_in("random");
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        start("random", table[i].flag, table[i].value);
+        start_on(table[i].cards, table[i].flag, table[i].value);
         struct paramd *kv = open_store(table[i].more);
         use(kv);
         CHECK_EQ(mailbox_bytes(kv), 0);
@@ -293,11 +312,7 @@ TEST(a_store_in_the_process_takes_values_on_the_gpu)
 
 TEST(several_gpus_as_one_lend_mailboxes_of_the_first)
 {
-    choose_stand_in("random");
-    setenv("CUSIM_DEVICES", "2", 1);
-    daemon_kill(server);
-    server = daemon_start(&(struct daemon_options){.more = {"--device", "cuda:0,1"}});
-    setenv("CUSIM_DEVICES", "1", 1);
+    start_with_two("cuda:0,1");
     struct paramd *kv = open_store(WITH_BOX);
     use(kv);
     CHECK_EQ(mailbox_bytes(kv), BOX);
@@ -374,7 +389,7 @@ TEST(pushes_through_a_mailbox_count_once_over_a_network_that_breaks)
 
     choose_stand_in("random");
     daemon_kill(server);
-    server = daemon_start(&(struct daemon_options){.no_bulk = true, .more = {"--device", "cuda:0"}});
+    server = daemon_start(&(struct daemon_options){.no_bulk = true, .more = {"--device", "cuda:0", LIMITED}});
     proxy_start(&proxy, server->data, 0);
     struct paramd *kv = open_at(proxy.url, ", \"mailbox\": 65536");
     struct array a = array_new(4000, 0);
@@ -449,11 +464,7 @@ TEST(a_trainer_killed_in_the_middle_of_a_push_leaves_nothing_behind)
 
 TEST(a_gpu_that_the_trainer_does_not_see_means_host_memory)
 {
-    choose_stand_in("random");
-    setenv("CUSIM_DEVICES", "2", 1);
-    daemon_kill(server);
-    server = daemon_start(&(struct daemon_options){.more = {"--device", "cuda:1"}});
-    setenv("CUSIM_DEVICES", "1", 1);
+    start_with_two("cuda:1");
     struct paramd *kv = open_store(WITH_BOX);
     use(kv);
     CHECK_EQ(mailbox_bytes(kv), 0);
