@@ -309,7 +309,7 @@ static void one_json(struct link *l)
     static const unsigned methods[] = {WIRE_Create, WIRE_Join, WIRE_Leave, WIRE_Barrier, WIRE_Delete, WIRE_Describe,
         WIRE_List, WIRE_SetUpdater, WIRE_GetUpdater, WIRE_Stats, WIRE_Dismiss, WIRE_DeleteStore, WIRE_ListStores,
         WIRE_Heartbeat, WIRE_Health, WIRE_Hello, WIRE_GetStore, WIRE_ResetStore, WIRE_Workers, WIRE_Rounds,
-        WIRE_KeyStats};
+        WIRE_KeyStats, WIRE_Mailbox};
     unsigned method = methods[byte() % (sizeof methods / sizeof methods[0])];
     char text[512];
 
@@ -337,6 +337,9 @@ static void one_json(struct link *l)
     case WIRE_SetUpdater:
         snprintf(text, sizeof text, "{\"store\": %u, \"updater\": %s, \"dry_run\": %s}", a_store(),
                  updaters[byte() % 8], byte() % 8 ? "false" : "true");
+        break;
+    case WIRE_Mailbox:
+        snprintf(text, sizeof text, byte() % 4 ? "{\"host\": \"h\", \"size\": 65536}" : "{}");
         break;
     case WIRE_Dismiss: snprintf(text, sizeof text, "{\"store\": %u, \"worker\": %u}", a_store(), byte() % 4); break;
     case WIRE_ListStores: case WIRE_Heartbeat: case WIRE_Health: case WIRE_Hello:
@@ -392,8 +395,20 @@ static void one_init(struct link *l)
 }
 
 /* What a client that reads what it is told would send. */
+/* Mostly in the mailbox that the client has. */
+static void a_place(const struct link *l, struct buf *b)
+{
+    const struct session *s = l->peer->session;
+    bool known_box = s != NULL && s->box != NULL && byte() % 16 != 0;
+    struct wire_place p = {.mailbox = known_box ? s->box->id : byte() % 4, .offset = 16 * byte()};
+
+    if (byte() % 16 == 0) p.offset = number(8);
+    wire_put_place(b, &p);
+}
+
 static void one_push(struct link *l, unsigned method)
 {
+    bool in_box = method == WIRE_Push && byte() % 4 == 0;
     struct wire_push fixed = {.store = a_store(), .count = 1 + (byte() % 4 == 0), .force = byte() % 2};
     struct buf f = {0}, d = {0}, body = {0};
 
@@ -421,16 +436,18 @@ static void one_push(struct link *l, unsigned method)
         default: break;
         }
         wire_put_push_entry(&d, &x);
-        some_bytes(&body, x.size);
+        if (in_box) a_place(l, &body);
+        else some_bytes(&body, x.size);
         if (i + 1 < fixed.count) buf_pad(&body, 16);
     }
     wire_put_push(&f, &fixed);
-    ask(l, method, 0, byte() % 4 != 0 ? ++sequence : sequence - byte() % 2, &f, &d, &body);
+    ask(l, method, in_box ? WIRE_FLAG_MAILBOX : 0, byte() % 4 != 0 ? ++sequence : sequence - byte() % 2, &f, &d, &body);
     buf_fini(&f), buf_fini(&d), buf_fini(&body);
 }
 
 static void one_pull(struct link *l)
 {
+    bool in_box = byte() % 4 == 0;
     struct wire_pull fixed = {.store = a_store(), .count = 1 + byte() % 3};
     struct buf f = {0}, d = {0}, body = {0};
 
@@ -441,10 +458,11 @@ static void one_pull(struct link *l)
         if (byte() % 8 == 0) x.newer = byte() % 8;
         if (byte() % 32 == 0) x.offset = number(8), x.size = number(8);
         wire_put_pull_entry(&d, &x);
+        if (in_box) a_place(l, &body);
     }
     wire_put_pull(&f, &fixed);
-    ask(l, WIRE_Pull, 0, 0, &f, &d, &body);
-    buf_fini(&f), buf_fini(&d);
+    ask(l, WIRE_Pull, in_box ? WIRE_FLAG_MAILBOX : 0, 0, &f, &d, &body);
+    buf_fini(&f), buf_fini(&d), buf_fini(&body);
 }
 
 static void one_wait(struct link *l)
@@ -627,7 +645,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     int64_t live = mem_live();
-    struct server_config config = {.seed = {7}, .instance = {{1}}};
+    struct server_config config = {.seed = {7}, .instance = {{1}}, .host = "h"};
     struct error e;
 
     code = data;
