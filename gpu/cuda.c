@@ -135,6 +135,12 @@ static enum status cuda_pin_new(struct device *d, size_t size, void **out, struc
 
 static void cuda_pin_free(struct device *d, void *pin) { pool_give(cuda_of(d)->pins, pin); }
 
+static void cuda_keep_memory(struct device *d, bool keep)
+{
+    pool_keep(cuda_of(d)->memory, keep);
+    pool_keep(cuda_of(d)->pins, keep);
+}
+
 /* ---- items --------------------------------------------------------------------------------------------------------------- */
 
 static struct item *item_new(struct queue *q, enum item_kind kind)
@@ -460,6 +466,7 @@ static const struct device_ops cuda_ops = {
     .upload = cuda_upload, .download = cuda_download, .copy = cuda_copy, .zero = cuda_zero,
     .widen = cuda_widen, .add = cuda_add, .step = cuda_step, .stats = cuda_stats, .queue_call = cuda_queue_call,
     .programs = cuda_programs,
+    .keep_memory = cuda_keep_memory,
 };
 
 static enum status not_usable(cudaError_t r, const char *what, struct error *e)

@@ -109,6 +109,11 @@ void device_mem_free(struct dmem *m)
     *m = (struct dmem){0};
 }
 
+void device_keep_memory(struct device *d, bool keep)
+{
+    if (d->ops->keep_memory != NULL) d->ops->keep_memory(d, keep);
+}
+
 enum status device_pin_new(struct device *d, size_t size, void **out, struct error *e)
 {
     if (d->lost) return tell(d, refuse_lost(d), e);

@@ -147,6 +147,8 @@ struct device_ops {
     enum status (*queue_call)(struct queue *q, queue_function *run, void *ctx);
 
     void (*programs)(struct device *d, struct device_programs *out);   /* NULL: it compiles none */
+    /* Only for a device that waits for its work where memory goes back to it; else NULL. */
+    void (*keep_memory)(struct device *d, bool keep);
 };
 
 /* What all devices begin with; a back end's own struct has it as its first member. */
@@ -206,6 +208,9 @@ enum status device_shared_new(struct device *d, size_t size, struct dmem *out, s
                               struct error *e) MUST_CHECK;
 /* Frees and zeroes *m; a zeroed one is nothing. No work that names it may be unfinished. */
 void device_mem_free(struct dmem *m);
+/* keep: until told otherwise freed memory stays the device's, so that no call here waits for work that others have to
+ * come to, such as a sum over ranks (cudaFree waits for all work of the GPU). */
+void device_keep_memory(struct device *d, bool keep);
 /* Host memory that copies fast to and from the device. */
 enum status device_pin_new(struct device *d, size_t size, void **out, struct error *e) MUST_CHECK;
 void device_pin_free(struct device *d, void *pin);

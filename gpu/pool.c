@@ -33,6 +33,8 @@ struct pool {
     struct list classes[CLASSES];
     struct map *taken;           /* by address */
     size_t bytes, empty_chunks;
+    bool keeps;
+    struct list parting;         /* chunks of pieces that were alone, while it keeps */
 };
 
 static size_t round_up(size_t size, size_t to) { return (size + to - 1) / to * to; }
@@ -108,7 +110,7 @@ static enum status chunk_new(struct pool *a, size_t size, bool alone, struct pie
     if (c != NULL) c->alone = alone;
     if (c == NULL || p == NULL) s = error_set(e, REASON_NO_MEMORY, "no memory for the books of %s", a->source.what);
     else s = chunk_of_a_size(a, size, c, e);
-    if (s == reason_status(REASON_NO_MEMORY) && c != NULL && p != NULL && a->empty_chunks > 0) {
+    if (s == reason_status(REASON_NO_MEMORY) && c != NULL && p != NULL && a->empty_chunks > 0 && !a->keeps) {
         give_empty_chunks(a);
         s = chunk_of_a_size(a, size, c, e);
     }
@@ -217,8 +219,30 @@ void pool_give(struct pool *a, void *at)
     }
     set_free(a, p);
     if (!is_empty(p->chunk)) return;
-    if (!is_usual(a, p->chunk) || a->empty_chunks > 0) chunk_free(a, p->chunk);
+    if (a->keeps && p->chunk->alone) {
+        /* Others may still reach it: it is nobody's until it goes. */
+        list_remove(&p->free);
+        list_remove(&p->chunk->node);
+        list_append(&a->parting, &p->chunk->node);
+        return;
+    }
+    if (!a->keeps && (!is_usual(a, p->chunk) || a->empty_chunks > 0)) chunk_free(a, p->chunk);
     else a->empty_chunks++;
+}
+
+void pool_keep(struct pool *a, bool keep)
+{
+    size_t stay = 0;
+
+    a->keeps = keep;
+    if (keep) return;
+    LIST_EACH(struct chunk, c, node, &a->chunks) {
+        if (!is_empty(c)) continue;
+        if (stay == 0 && is_usual(a, c)) stay++;
+        else chunk_free(a, c);
+    }
+    a->empty_chunks = stay;
+    LIST_EACH(struct chunk, c, node, &a->parting) chunk_free(a, c);
 }
 
 bool pool_holds(const struct pool *a, const void *at, size_t size)
@@ -240,6 +264,7 @@ struct pool *pool_new(const struct pool_source *source)
     if (a == NULL) return NULL;
     a->source = *source;
     list_init(&a->chunks);
+    list_init(&a->parting);
     for (int i = 0; i < CLASSES; i++) list_init(&a->classes[i]);
     a->taken = map_new(seed);
     if (a->taken != NULL) return a;
@@ -250,6 +275,7 @@ struct pool *pool_new(const struct pool_source *source)
 void pool_free(struct pool *a)
 {
     if (a == NULL) return;
+    pool_keep(a, false);
     LIST_EACH(struct chunk, c, node, &a->chunks) chunk_free(a, c);
     map_free(a->taken);
     mem_free(a);

@@ -34,6 +34,8 @@ enum status pool_take(struct pool *a, size_t size, void **out, struct error *e) 
 /* The same in a chunk of just that size, which nothing else will ever lie in: it goes back with the piece. */
 enum status pool_take_alone(struct pool *a, size_t size, void **out, struct error *e) MUST_CHECK;
 void pool_give(struct pool *a, void *at);
+/* keep: from now on nothing is given back; else what has become empty meanwhile goes. */
+void pool_keep(struct pool *a, bool keep);
 /* Whether all of these bytes lie in one chunk. */
 bool pool_holds(const struct pool *a, const void *at, size_t size);
 size_t pool_bytes(const struct pool *a);       /* of all chunks */

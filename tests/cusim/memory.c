@@ -175,14 +175,15 @@ void memory_reset(void)
     while (sim.blocks != NULL) block_free(sim.blocks);
 }
 
-/* As the real one, it waits for all work first; when that is lost, the memory goes all the same. */
+/* As the real one, it waits for all work first, of its device if it is a device's; when that is lost, the memory goes all
+ * the same. */
 static cudaError_t release(void *at, enum block_kind kind)
 {
-    struct block *b;
+    struct block *b = block_at(at);
     cudaError_t e;
 
     if (at == NULL) return cudaSuccess;
-    e = queue_wait_all();
+    e = queue_wait_all(b != NULL && b->kind == BLOCK_DEVICE ? b->device : ALL_DEVICES);
     b = block_at(at);
     if (b == NULL || b->kind != kind) {
         sim_say("%p is freed, which is no such block", at);

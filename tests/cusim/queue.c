@@ -185,11 +185,12 @@ cudaError_t queue_wait(struct token *t)
     return sim.sticky;
 }
 
-cudaError_t queue_wait_all(void)
+cudaError_t queue_wait_all(int device)
 {
     cudaError_t e = sim.sticky;
 
-    for (struct CUstream_st *s = sim.streams; s != NULL && e == cudaSuccess; s = s->next) e = queue_wait(s->end);
+    for (struct CUstream_st *s = sim.streams; s != NULL && e == cudaSuccess; s = s->next)
+        if (device == ALL_DEVICES || s->device == device) e = queue_wait(s->end);
     return e;
 }
 
@@ -322,7 +323,7 @@ cudaError_t cudaDeviceSynchronize(void)
 {
     cudaError_t e = sim_enter(__func__);
     sim.stats.syncs++;
-    if (e == cudaSuccess) e = queue_wait_all();
+    if (e == cudaSuccess) e = queue_wait_all(ALL_DEVICES);
     return sim_leave(e);
 }
 

@@ -167,7 +167,7 @@ void queue_push(struct CUstream_st *s, struct op *o);
 void queue_poll(void);
 /* Runs work until the token is done; NULL is done. An error when that cannot come about within the patience. */
 cudaError_t queue_wait(struct token *t);
-cudaError_t queue_wait_all(void);
+cudaError_t queue_wait_all(int device);      /* or ALL_DEVICES */
 void queue_reset(void);
 
 /* ---- kernel.c -------------------------------------------------------------------------------------------------- */

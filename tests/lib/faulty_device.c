@@ -195,6 +195,8 @@ static enum status faulty_queue_call(struct queue *q, queue_function *run, void 
     return STATUS_OK;
 }
 
+static void faulty_keep_memory(struct device *d, bool keep) { device_keep_memory(faulty_of(d)->inner, keep); }
+
 static void tell_outer(void *ctx)
 {
     struct device *d = ctx;
@@ -215,6 +217,7 @@ static const struct device_ops faulty_ops = {
     .record = faulty_record, .await = faulty_await, .passed = faulty_passed, .wait = faulty_wait,
     .upload = faulty_upload, .download = faulty_download, .copy = faulty_copy, .zero = faulty_zero,
     .widen = faulty_widen, .add = faulty_add, .step = faulty_step, .stats = faulty_stats, .queue_call = faulty_queue_call,
+    .keep_memory = faulty_keep_memory,
 };
 
 enum status faulty_device_new(struct device *inner, struct device **out, struct error *e)

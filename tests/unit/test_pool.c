@@ -131,6 +131,27 @@ TEST(less_than_a_chunk_will_do_where_there_is_no_more)
     pool_free(a);
 }
 
+TEST(while_it_keeps_nothing_goes_back_and_then_all_but_one_chunk_does)
+{
+    struct books b = {0};
+    struct pool *a = open_pool(&b, 0);
+    void *large = piece(a, 2 * CHUNK), *first = piece(a, CHUNK), *second = piece(a, CHUNK);
+
+    pool_keep(a, true);
+    pool_give(a, large), pool_give(a, first), pool_give(a, second);
+    CHECK_EQ(b.chunks, 3);
+    large = piece(a, 2 * CHUNK);         /* out of what was kept */
+    CHECK_EQ(b.chunks, 3);
+    pool_give(a, large);
+    pool_keep(a, false);
+    CHECK_EQ(b.chunks, 1);
+    first = piece(a, CHUNK);
+    CHECK_EQ(b.chunks, 1);
+    pool_give(a, first);
+    pool_free(a);
+    CHECK_EQ(b.chunks, 0);
+}
+
 TEST(every_failing_allocation_is_a_status)
 {
     for (uint64_t n = 1;; n++) {
