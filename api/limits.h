@@ -46,6 +46,9 @@ enum {
     STAGINGS_MAX = 256,              /* values of one client that have begun to arrive */
     RANGES_MAX = 4096,               /* pieces with gaps between them that a value may arrive in */
     STATE_COPIES_MAX = 16,           /* states that one client fetches in parts at once */
+    PLANE_KEYS_MAX = 1024,           /* of one call on a plane */
+    PLANE_LOOK_MS = 100,             /* how often a group that joins or works is asked how it stands */
+    PLANE_VERDICT_MS = 500,          /* so long a broken group is not told of, in case it becomes known who is gone */
     DEDUPE_WINDOW = 256,             /* named requests of one client that are remembered; 4 x what may be in flight */
 
     /* Of an updater program. A block of every register, 1 KiB each, stays in the first-level cache with the value,

@@ -50,6 +50,10 @@ struct wire_id { uint8_t at[16]; };          /* of a worker or of a daemon's lif
     X(32, GetStates,          data, WIRE_BULK)               \
     X(33, SetStates,          data, WIRE_WRITES | WIRE_BULK) \
     X(34, KeyStats,           json, 0)                       \
+    X(35, PlaneJoin,          json, WIRE_WRITES)             \
+    X(36, Plane,              json, 0)                       \
+    X(37, PlaneCall,          json, WIRE_WRITES)             \
+    X(38, PlaneLeave,         json, WIRE_WRITES)             \
     X(42, Mailbox,            json, WIRE_BULK)
 /* Taken for later rows: 14 RowPull, 16 Cancel, 21 SetCompression, 23 Snapshot, 25 Command. */
 
@@ -295,7 +299,9 @@ enum wait_kind {
     WAIT_TICKET = 1,             /* key, number = step: the caller's push has been applied */
     WAIT_VERSION = 2,            /* key, number = version: the value is at least that new */
     WAIT_INIT = 3,               /* name: the key exists, or its value is now this worker's to send */
-    WAIT_BARRIER = 4             /* key = ticket of Barrier */
+    WAIT_BARRIER = 4,            /* key = ticket of Barrier */
+    WAIT_PLANE = 5,              /* key = epoch, number = call: all have announced it; 0: all have joined */
+    WAIT_COUNTED = 6             /* key = epoch, number = call: its pushes count */
 };
 enum wait_state { WAIT_PENDING = 0, WAIT_DONE = 1, WAIT_FAILED = 2 };
 

@@ -56,7 +56,8 @@ enum status nccl_open(struct nccl *out, struct error *e)
     void *found[sizeof names / sizeof *names], *so = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 
     _Static_assert(sizeof found == sizeof *out, "a place for each function");
-    if (so == NULL) return error_set(e, REASON_UNIMPLEMENTED, "NCCL is not here: %.300s", dlerror());
+    if (so == NULL)
+        return error_set(e, REASON_UNIMPLEMENTED, "NCCL is not here (PARAMD_NCCL can name the file): %.300s", dlerror());
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         found[i] = dlsym(so, names[i]);
         if (found[i] == NULL)

@@ -2,6 +2,7 @@
 
 #include "api/limits.h"
 #include "service/base/mem.h"
+#include "service/plane.h"
 #include "service/staging.h"
 #include "service/store.h"
 #include "service/wait.h"
@@ -31,6 +32,7 @@ enum status core_init(struct core *c, struct device *d, const uint8_t seed[16], 
     c->staging_max = staging_max > 0 ? staging_max : quarter_of_memory();
     list_init(&c->stagings);
     list_init(&c->watches);
+    list_init(&c->planes);
     list_init(&c->waits);
     list_init(&c->decided);
     for (unsigned i = 0; i < CORE_QUEUES; i++) list_init(&c->tasks[i]);
@@ -67,6 +69,7 @@ void core_fini(struct core *c)
     }
     small_push_free(c);
     sums_free(c->sums);
+    mem_free(c->nccl_own);
     cache_clear(c);
     map_free(c->stores);
     map_free(c->stores_by_id);
@@ -88,6 +91,7 @@ uint64_t core_tick(struct core *c, uint64_t now_ms)
         if (!list_empty(&c->stagings)) next = c->now_ms + 1000;
         for (struct store *s; (s = map_next(c->stores, &at)) != NULL;) next = earlier(next, store_tick(s, c->now_ms));
     }
+    next = earlier(next, planes_tick(c));
     next = earlier(next, watches_tick(c));
     return earlier(next, waits_tick(c, c->now_ms));
 }
@@ -141,6 +145,7 @@ static void poll_queue(struct core *c, unsigned index)
 void core_poll(struct core *c)
 {
     for (unsigned i = 0; i < CORE_QUEUES; i++) poll_queue(c, i);
+    planes_poll(c);
 }
 
 void core_settle(struct core *c)

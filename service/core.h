@@ -27,6 +27,7 @@ struct task {
     void (*run)(struct task *t, enum status s);      /* s: OK, or what the device says of its loss */
 };
 
+struct nccl;
 struct small_push;
 
 struct core_counters {
@@ -69,6 +70,11 @@ struct core {
     struct list watches;                     /* of keys that somebody looks at (watch.h) */
     size_t watch_count;
     uint64_t watch_cost;                     /* elements of their keys */
+
+    const struct nccl *nccl;                 /* for planes; NULL: opened when the first one is wanted */
+    struct nccl *nccl_own;                   /* so opened */
+    struct list planes;                      /* that are not broken */
+    unsigned collectives;                    /* calls of theirs that are under way */
 
     struct list waits;                       /* that hang */
     struct list decided;                     /* that are to be answered; the edge empties it after each turn */

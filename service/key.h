@@ -73,6 +73,7 @@ struct key {
     bool turning;                            /* and it is a turn: it writes no buffer */
     bool starting;                           /* update_next is at work */
     bool deleted;
+    bool on_plane;                           /* in a call that is not counted (plane.h) */
     bool room_lent;                          /* a contribution to rounds[0] arrives in the room kept for it */
     uint8_t own_taken;                       /* bit i: own[i] is in use */
     uint8_t queue_index;

@@ -198,7 +198,17 @@ void box_drop(struct box *b);                /* NULL is nothing */
 /* The connection ends, or speaks for another: what it has brought goes. */
 void box_peer_gone(struct session *s, const struct peer *p);
 
-/* ---- methods: op_json.c, op_push.c, op_init.c, op_pull.c, op_wait.c, op_states.c ---- */
+/* ---- what JSON methods read, op_json.c ---- */
+
+/* Refuses members that the method does not have: ONLY("store", "keys"). */
+enum status only(json_t *in, const char *const *known, struct error *e) MUST_CHECK;
+#define ONLY(...) ((const char *const[]){__VA_ARGS__, NULL})
+/* One that is not needed is empty when left out. */
+enum status get_text(json_t *in, const char *name, bool needed, struct bytes *out, struct error *e) MUST_CHECK;
+/* "store" is an id or a name. */
+enum status get_store(struct request *r, json_t *in, struct store **out, struct error *e) MUST_CHECK;
+
+/* ---- methods: op_json.c, op_push.c, op_init.c, op_pull.c, op_wait.c, op_states.c, op_plane.c ---- */
 
 typedef void method_json(struct request *r, json_t *in);
 typedef void method_data(struct request *r, const struct incoming *in);

@@ -18,8 +18,7 @@ enum { ROUNDS_SHOWN = 100 };
 
 static struct bytes text_of(const json_t *v) { return bytes_of(json_string_value(v), json_string_length(v)); }
 
-/* Refuses members that the method does not have; known ends with NULL. */
-static enum status only(json_t *in, const char *const *known, struct error *e)
+enum status only(json_t *in, const char *const *known, struct error *e)
 {
     const char *name;
     json_t *value;
@@ -34,7 +33,6 @@ static enum status only(json_t *in, const char *const *known, struct error *e)
     }
     return STATUS_OK;
 }
-#define ONLY(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 /* Appends, taking the item; without memory for it the list goes and is NULL, since a list with a gap would be taken for
  * the whole. */
@@ -55,7 +53,7 @@ static void set(json_t **object, const char *name, json_t *value)
     *object = NULL;
 }
 
-static enum status get_text(json_t *in, const char *name, bool needed, struct bytes *out, struct error *e)
+enum status get_text(json_t *in, const char *name, bool needed, struct bytes *out, struct error *e)
 {
     json_t *v = json_object_get(in, name);
 
@@ -88,8 +86,7 @@ static enum status get_flag(json_t *in, const char *name, bool *out, struct erro
     return v == NULL || json_is_boolean(v) ? STATUS_OK : error_set(e, REASON_BAD_ARGUMENT, "/%s: true or false", name);
 }
 
-/* "store" is an id or a name. */
-static enum status get_store(struct request *r, json_t *in, struct store **out, struct error *e)
+enum status get_store(struct request *r, json_t *in, struct store **out, struct error *e)
 {
     json_t *v = json_object_get(in, "store");
     struct store *s = NULL;
@@ -236,11 +233,11 @@ void method_Hello(struct request *r, json_t *in)
     session_attach(session, r->peer);
     session_touch(session);
     r->session = session;
-    answer_json(r, json_pack("{s:o,s:I,s:I,s:[i],s:s,s:s,s:o,s:o,s:o,s:[s],s:o,s:i}",
+    answer_json(r, json_pack("{s:o,s:I,s:I,s:[i],s:s,s:s,s:b,s:o,s:o,s:o,s:[s],s:o,s:i}",
                              "instance", hex_json(&s->config.instance), "session", (json_int_t)session->number,
                              "epoch", (json_int_t)session->epoch, "versions", WIRE_VERSION,
                              "version", PARAMD_VERSION, "device", device_kind(s->core.device),
-                             "bulk", bulk_json(s), "mailbox", mailbox_offer(s), "limits", limits_json(s),
+                             "plane", s->core.device->ops->queue_call != NULL, "bulk", bulk_json(s), "mailbox", mailbox_offer(s), "limits", limits_json(s),
                              "members", "self", "methods", methods_json(), "heartbeat_ms", HEARTBEAT_MS));
 }
 

@@ -23,7 +23,7 @@ static enum status read_condition(struct request *r, struct reader *in, struct c
     if (!wire_get_wait_entry(in, &f)) return error_set(e, REASON_MALFORMED, "a condition is cut off");
     struct bytes name = bytes_of(reader_take(in, f.name_size), f.name_size);
     reader_pad(in, start, 8);
-    if (in->failed || f.kind < WAIT_TICKET || f.kind > WAIT_BARRIER)
+    if (in->failed || f.kind < WAIT_TICKET || f.kind > WAIT_COUNTED)
         return error_set(e, REASON_MALFORMED, "a condition of kind %u", f.kind);
     st = data_find_store(r->server, f.store, &c->store, e);
     if (st != STATUS_OK) return st;
@@ -35,6 +35,8 @@ static enum status read_condition(struct request *r, struct reader *in, struct c
     case WAIT_TICKET:
     case WAIT_VERSION: return find_condition_key(c, f.key, e);
     case WAIT_BARRIER: c->number = f.key; return STATUS_OK;
+    case WAIT_PLANE:
+    case WAIT_COUNTED: c->epoch = f.key; return STATUS_OK;
     case WAIT_INIT: break;
     }
     c->name = (struct key_name){.is_text = f.key_type == KEY_STR, .number = (int64_t)f.number, .text = name};

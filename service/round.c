@@ -5,6 +5,7 @@
 
 #include "service/base/log.h"
 #include "service/base/mem.h"
+#include "service/plane.h"
 #include "service/share.h"
 #include "service/store.h"
 #include "service/wait.h"
@@ -24,7 +25,7 @@ enum status round_none_open(const struct key *k, struct error *e)
 {
     char name[KEY_PRINT_SIZE];
 
-    if (k->rounds[0] == NULL) return STATUS_OK;
+    if (k->rounds[0] == NULL) return plane_not_busy(k, e);
     return error_set(e, REASON_ROUND_OPEN, "round %" PRIu64 " of %s is open; wait for it, or let it fail by force (Python "
                      "force=True, paramctl --force, REST ?force=true)", k->rounds[0]->step, key_name_print(&k->name, name));
 }
@@ -346,6 +347,51 @@ enum status round_contribute(struct key *k, struct worker *w, uint64_t step, str
     reserve(r);
     round_check(r);
     return STATUS_OK;
+}
+
+/* ---- whole from the start ---------------------------------------------------------------------------------------- */
+
+void round_whole_void(struct round *r, uint64_t opened_before, const struct error *why)
+{
+    r->words = 0; /* nobody's */
+    abandon(r, true, opened_before, why);
+}
+
+enum status round_whole_new(struct key *k, uint64_t step, struct worker *const *workers, size_t count,
+                            struct round **out, struct error *e)
+{
+    uint64_t opened_before = k->opened_step;
+    struct round *r;
+    enum status st = round_open(k, step, workers[0]->share, &r, e);
+
+    if (st != STATUS_OK) return st;
+    for (size_t i = 0; st == STATUS_OK && i < count; i++) {
+        st = bits_set(&r->bits, &r->words, workers[i]->slot, e);
+        if (st == STATUS_OK && worker_progress(workers[i], k, e) == NULL) st = e->status;
+        if (round_needs(r, workers[i])) r->missing--;
+    }
+    r->update.contributors = (uint32_t)count;
+    if (st == STATUS_OK) *out = r;
+    else round_whole_void(r, opened_before, e);
+    return st;
+}
+
+void round_whole_close(struct round *r, struct dmem *sum)
+{
+    struct key *k = r->key;
+    struct store *s = k->store;
+
+    assert(r->missing == 0);
+    for (size_t i = 0; i < s->worker_count; i++) {
+        struct worker *w = s->workers[i];
+        if (w != NULL && round_has(r, w)) worker_recorded(worker_progress(w, k, NULL), r->step);
+    }
+    k->pushes += r->update.contributors;
+    k->core->counters.pushes_recorded += r->update.contributors;
+    r->update.sum = *sum;
+    *sum = (struct dmem){0};
+    charge(r, k->shape.size);
+    round_close(r);
 }
 
 /* ---- changes of membership, time -------------------------------------------------------------------------------- */

@@ -33,7 +33,8 @@ struct round {
 
 /* The open round of this step, or NULL. */
 struct round *round_find(const struct key *k, uint64_t step);
-/* ROUND_OPEN for whoever would change or delete the key while a round of it is open; it says how to force that. */
+/* ROUND_OPEN for whoever would change or delete the key while a round of it is open; it says how to force that. PLANE_BUSY
+ * while it is pushed on a plane. */
 enum status round_none_open(const struct key *k, struct error *e);
 bool round_has(const struct round *r, const struct worker *w);
 bool round_needs(const struct round *r, const struct worker *w);
@@ -42,6 +43,13 @@ bool round_needs(const struct round *r, const struct worker *w);
  * (s->tag) is another is carried. Takes s, also when it fails. */
 enum status round_contribute(struct key *k, struct worker *w, uint64_t step, struct staging *s,
                              struct error *e) MUST_CHECK;
+/* A round that is whole from the start: of each of the workers a contribution, whose sum is known. It changes nothing
+ * until it is closed, which takes the sum, or made void: then it has never been. Both before anything else is done with
+ * the key; opened_before: the key's opened_step before it. */
+enum status round_whole_new(struct key *k, uint64_t step, struct worker *const *workers, size_t count,
+                            struct round **out, struct error *e) MUST_CHECK;
+void round_whole_close(struct round *r, struct dmem *sum);
+void round_whole_void(struct round *r, uint64_t opened_before, const struct error *why);
 /* Closes it if nobody is missing and the job has started. */
 void round_check(struct round *r);
 /* Ends it without an update; every contributor is told. */

@@ -64,6 +64,7 @@ enum status server_new(const struct server_config *config, uint64_t now_ms, stru
     if (st == STATUS_OK) st = core_init(&s->core, config->device, config->seed, config->staging_max, now_ms, e);
     if (st != STATUS_OK) goto out;
     s->core.embedded = config->embedded;
+    s->core.nccl = config->nccl;
     s->core.hook_ctx = s;
     s->core.detach = detach;
     *out = s;

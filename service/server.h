@@ -11,7 +11,7 @@
 #define SERVICE_SERVER_H
 
 #include "api/sp.h"
-#include "gpu/device.h"
+#include "gpu/group_nccl.h"
 #include "service/core.h"
 
 struct server;
@@ -27,6 +27,7 @@ struct server_config {
     bool embedded;                   /* in the caller's process: stores are private, time-outs do not run */
     unsigned bulk_port;              /* told to clients in HELLO; 0: no bulk door. May be set later. */
     const char *bulk_path;           /* lent; of a Unix socket, instead */
+    const struct nccl *nccl;         /* for planes, lent; NULL: opened when the first one is wanted */
     const char *advertise;           /* lent; host that clients shall dial, or NULL: the one they dialled */
     const char *host;                /* lent; which machine this is (service/base/host.h); NULL: no mailboxes */
 };

@@ -2,6 +2,7 @@
 
 #include "service/base/log.h"
 #include "service/base/mem.h"
+#include "service/plane.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -152,10 +153,15 @@ void session_attach(struct session *s, struct peer *p)
 
 void session_detach(struct peer *p)
 {
-    if (p->session == NULL) return;
-    box_peer_gone(p->session, p);
-    p->session->peers--;
+    struct session *s = p->session;
+
+    if (s == NULL) return;
+    box_peer_gone(s, p);
     p->session = NULL;
+    if (--s->peers > 0 || s->stale) return;
+    for (size_t i = 0; i < s->worker_count; i++)
+        if (s->workers[i]->store != NULL && s->workers[i]->epoch == s->epoch)
+            plane_worker_lost(s->workers[i]->store, s->workers[i]);
 }
 
 void session_touch(struct session *s)

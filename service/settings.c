@@ -316,7 +316,8 @@ void settings_strangers(void (*say)(const char *name, const char *near))
 {
     /* Other programs of paramd read these. */
     static const char *const others[] = {"PARAMD_CONFIG", "PARAMD_URL", "PARAMD_TOKEN", "PARAMD_ON_REINIT",
-                                         "PARAMD_STORE", "PARAMD_CUDA_PLUGIN", "PARAMD_NCCL", "PARAMD_LIBRARY", "PARAMD_DAEMON", "PARAMD_BIN"};
+                                         "PARAMD_STORE", "PARAMD_CUDA_PLUGIN", "PARAMD_NCCL", "PARAMD_LIBRARY",
+                                         "PARAMD_DAEMON", "PARAMD_BIN"};
     enum { OTHER_COUNT = sizeof others / sizeof others[0] };
     char own[SETTING_COUNT][NAME_SIZE], name[128];
     const char *known[SETTING_COUNT + OTHER_COUNT + 1] = {NULL};

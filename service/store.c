@@ -2,6 +2,7 @@
 
 #include "service/base/log.h"
 #include "service/base/mem.h"
+#include "service/plane.h"
 #include "service/share.h"
 #include "service/wait.h"
 
@@ -137,6 +138,7 @@ void store_delete(struct store *s)
     map_remove_u64(c->stores_by_id, s->id);
     if (s->creator != NULL) s->creator->stores--;
     s->deleted = true;
+    plane_free(s);
     for (size_t i = 0; i < s->slot_count; i++)
         if (s->by_slot[i] != NULL && store_key_delete(s, s->by_slot[i], true, NULL) != STATUS_OK) break;
     barriers_fail(s, &e);
@@ -248,6 +250,7 @@ enum status store_key_delete(struct store *s, struct key *k, bool force, struct 
 
     if (st != STATUS_OK) return st;
     error_set(&why, REASON_KEY_DELETED, "%s was deleted from store '%s'", key_name_print(&k->name, name), s->name);
+    plane_key_gone(s, k);
     k->deleted = true;
     remove_name(s, k);
     s->by_slot[k->slot] = NULL;
@@ -373,6 +376,7 @@ static void begin_job(struct store *s)
 /* A new start of a worker that is known: what it had begun is void, what was recorded stays. */
 static void restart(struct worker *w, uint32_t epoch)
 {
+    plane_worker_gone(w->store, w, "has started anew");
     drop_stagings(w);
     w->epoch = epoch;
     for (size_t i = 0; i < w->progress_capacity; i++) w->progress[i].next = w->progress[i].init_call = 0;
@@ -388,6 +392,7 @@ static void become_member(struct store *s, struct worker *w)
     s->silent_ms = 0;
     s->members++;
     w->stamp = s->started ? s->core->next_stamp++ : 0;
+    plane_worker_came(s, w);
     rounds_joined(s, w);
 }
 
@@ -429,6 +434,7 @@ void store_leave(struct store *s, struct worker *w)
     w->state = WORKER_LEFT;
     s->lowest_known = false;
     drop_stagings(w);
+    plane_worker_gone(s, w, "has left the store");
     barriers_left(s, w);
     if (was_member) {
         s->members--;
@@ -440,18 +446,21 @@ void store_leave(struct store *s, struct worker *w)
 
 void store_worker_dies(struct store *s, struct worker *w)
 {
-    char who[WORKER_PRINT_SIZE];
+    double silent_s = (double)(s->core->now_ms - w->seen_ms) / 1000.0;
+    char who[WORKER_PRINT_SIZE], silent[80];
     struct error e;
 
     assert(w->state == WORKER_MEMBER);
     error_set(&e, REASON_WORKER_DEAD, "%s of store '%s' is dead: no sign of life for %.1f s", worker_print(w, who),
-              s->name, (double)(s->core->now_ms - w->seen_ms) / 1000.0);
+              s->name, silent_s);
     log_warn("store", "%s", e.text);
     w->state = WORKER_DEAD;
     s->lowest_known = false;
     s->members--;
     s->dead++;
     drop_stagings(w);
+    snprintf(silent, sizeof silent, "is dead: no sign of life for %.1f s", silent_s);
+    plane_worker_dies(s, w, silent);
     bool fail = s->options.on_missing == ON_MISSING_FAIL || s->members < s->options.min_workers;
     rounds_left(s, w, fail ? &e : NULL);
     if (fail) barriers_fail(s, &e);
@@ -514,7 +523,7 @@ uint64_t store_num_update(struct store *s)
     return s->num_update;
 }
 
-static enum status dead_blocks(const struct store *s, struct error *e)
+enum status store_dead_blocks(const struct store *s, struct error *e)
 {
     char who[WORKER_PRINT_SIZE];
 
@@ -538,7 +547,7 @@ static enum status may_open(const struct store *s, const struct key *k, uint64_t
     const struct round *oldest = k->rounds[0];
     char name[KEY_PRINT_SIZE];
     struct buf who = {0};
-    enum status st = dead_blocks(s, e);
+    enum status st = store_dead_blocks(s, e);
 
     if (st != STATUS_OK || oldest == NULL || (step == oldest->step + 1 && k->rounds[1] == NULL)) return st;
     round_missing(oldest, &who);
@@ -566,6 +575,8 @@ enum status store_push_check(struct store *s, struct key *k, struct worker *w, u
     if (s->options.mode == MODE_ASYNC && s->updater == NULL && s->options.async_default == ASYNC_ERROR)
         return error_set(e, REASON_UPDATER_NEEDED, "store '%s': an updater needs to be set for async mode", s->name);
     if (s->options.mode != MODE_SYNC) return STATUS_OK;
+    enum status st = plane_not_busy(k, e);
+    if (st != STATUS_OK) return st;
     *late = is_late(k, step);
     return *late || round_find(k, step) != NULL ? STATUS_OK : may_open(s, k, step, e);
 }
@@ -719,6 +730,7 @@ enum status store_push_record(struct staging *st, struct error *e)
     if (status == STATUS_OK && step <= p->recorded)
         status = error_set(e, REASON_STEP_ORDER, "push %" PRIu64 " is whole after push %" PRIu64 " has been recorded", step,
                            p->recorded);
+    if (status == STATUS_OK) status = plane_not_busy(k, e);
     if (status == STATUS_OK && sync && !late && round_find(k, step) == NULL) status = may_open(s, k, step, e);
     if (status != STATUS_OK) {
         staging_free(st);
@@ -898,7 +910,7 @@ static unsigned barriers_of(const struct store *s, const struct worker *w)
 enum status store_barrier(struct store *s, struct worker *w, struct bytes name, uint64_t *ticket, struct error *e)
 {
     struct barrier *b = map_find(s->barriers, name);
-    enum status st = dead_blocks(s, e);
+    enum status st = store_dead_blocks(s, e);
 
     if (st != STATUS_OK) return st;
     if (name.size > BARRIER_NAME_SIZE_MAX || !bytes_is_utf8(name))

@@ -9,6 +9,8 @@
 #include "service/updater.h"
 #include "service/worker.h"
 
+struct plane;
+
 enum key_kind { KEYS_UNDECIDED, KEYS_INT, KEYS_STR };
 
 /* One barrier that has not been passed. */
@@ -58,6 +60,7 @@ struct store {
     uint32_t rounds_closing;         /* whose update is lined up; their bits still speak of workers */
     struct list init_waiters;        /* conditions */
     struct map *barriers;            /* by name */
+    struct plane *plane;             /* owned; NULL: nobody ever asked for one */
     bool deleted;
 };
 
@@ -98,6 +101,8 @@ void store_leave(struct store *s, struct worker *w);
 void store_worker_dies(struct store *s, struct worker *w);
 /* A dead worker is no longer waited for. */
 void store_dismiss(struct store *s, struct worker *w);
+/* WORKER_DEAD, which names one, while no new round may begin for its sake. */
+enum status store_dead_blocks(const struct store *s, struct error *e) MUST_CHECK;
 /* The present member with the lowest rank; NULL: none. */
 struct worker *store_lowest(struct store *s);
 /* What num_workers tells: the members, or until the job has started what was asked for. */

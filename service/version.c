@@ -73,11 +73,11 @@ static enum status version_new(struct key *k, struct version **out, struct error
     return STATUS_OK;
 }
 
-/* The oldest that only readers want. One whose copy down is under way cannot be taken. */
+/* The oldest that only readers want. One that the device is at work with cannot be taken. */
 static struct version *oldest_held(struct key *k)
 {
     LIST_EACH(struct version, v, node, &k->versions)
-        if (v != k->current && !v->fetching) return v;
+        if (v != k->current && !v->fetching && v->lent == 0) return v;
     return NULL;
 }
 
@@ -113,7 +113,7 @@ enum status version_acquire(struct key *k, struct version **out, struct error *e
         *out = v;
         return STATUS_OK;
     }
-    /* While the only one that could be taken is being copied, there is one more than versions_max. */
+    /* While the device is at work with all that could be taken, there is one more than versions_max. */
     if (k->buffers < k->store->options.versions_max || oldest == NULL) {
         s = version_new(k, out, e);
         if (s == STATUS_OK || oldest == NULL) return s;

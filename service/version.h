@@ -19,6 +19,7 @@ struct version {
     uint64_t number;
     unsigned holds;              /* readers */
     unsigned pins;               /* of them, clients that pull it in parts */
+    unsigned lent;               /* of them, work of the device: its memory cannot be taken */
     bool revoked;                /* its memory is gone; only the struct lives for its readers */
     bool fetching;
 };

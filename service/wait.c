@@ -1,6 +1,7 @@
 #include "service/wait.h"
 
 #include "service/base/mem.h"
+#include "service/plane.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -91,6 +92,17 @@ static void look_barrier(struct condition *c)
     else if (barrier_of(c) == NULL) done(c, 0);
 }
 
+static void look_plane(struct condition *c)
+{
+    struct error why;
+
+    switch (plane_decides(c->store, c->kind, c->epoch, c->number, &why)) {
+    case WAIT_PENDING: return;
+    case WAIT_DONE: done(c, c->number); return;
+    case WAIT_FAILED: failed(c, why.reason, why.text); return;
+    }
+}
+
 static void look(struct condition *c)
 {
     switch (c->kind) {
@@ -100,6 +112,8 @@ static void look(struct condition *c)
         break;
     case WAIT_INIT: look_init(c); break;
     case WAIT_BARRIER: look_barrier(c); break;
+    case WAIT_PLANE:
+    case WAIT_COUNTED: look_plane(c); break;
     }
 }
 
@@ -109,6 +123,8 @@ static struct list *home(struct condition *c)
     case WAIT_TICKET:
     case WAIT_VERSION: return &c->key->waiters;
     case WAIT_INIT: return &c->store->init_waiters;
+    case WAIT_PLANE:
+    case WAIT_COUNTED: return plane_waiters(c->store);
     case WAIT_BARRIER: break;
     }
     struct barrier *b = barrier_of(c);
@@ -207,6 +223,11 @@ static void explain(struct condition *c, struct buf *out)
     case WAIT_BARRIER:
         b = barrier_of(c);
         if (b != NULL) barrier_missing(c->store, b, out);
+        return;
+    case WAIT_PLANE:
+    case WAIT_COUNTED:
+        buf_format(out, "epoch %" PRIu64 " of the plane of store '%s': ", c->epoch, c->store->name);
+        plane_missing(c->store, c->number, out);
         return;
     }
 }

@@ -9,14 +9,15 @@
 struct wait;
 
 struct condition {
-    struct list_node node;           /* key->waiters, store->init_waiters or barrier->waiters while undecided */
+    struct list_node node;           /* of what decides it, a key, store, barrier or plane, while undecided */
     struct wait *wait;
     enum wait_kind kind;
     struct store *store;
     struct worker *worker;           /* held: whose ticket it is; NULL: nobody's */
     struct key *key;                 /* not held: a key that goes decides its conditions */
     struct key_name name;            /* init: text lies in the wait's block */
-    uint64_t number;                 /* step, version or ticket */
+    uint64_t epoch;                  /* plane */
+    uint64_t number;                 /* step, version, ticket or call */
     enum wait_state state;
     uint64_t version;
     enum reason reason;              /* failed */

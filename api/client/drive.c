@@ -1,5 +1,6 @@
 #include "api/client/drive.h"
 
+#include "api/client/seat.h"
 #include "service/base/clock.h"
 #include "service/base/mem.h"
 
@@ -287,6 +288,7 @@ static void init_locks(struct paramd *kv)
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&kv->lock, NULL);
+    pthread_mutex_init(&kv->seat_lock, NULL);
     pthread_cond_init(&kv->turn, &monotonic);
     pthread_cond_init(&kv->idle, &monotonic);
     pthread_condattr_destroy(&monotonic);
@@ -334,11 +336,13 @@ void drive_free(struct paramd *kv)
 {
     if (kv == NULL) return;
     stop_thread(kv);
+    seat_free(kv->seat);
     engine_free(kv->engine);
     for (unsigned i = 0; i < kv->link_count; i++) kv->links[i]->ops->free(kv->links[i]);
     if (kv->kick >= 0) close(kv->kick);
     pthread_cond_destroy(&kv->idle);
     pthread_cond_destroy(&kv->turn);
+    pthread_mutex_destroy(&kv->seat_lock);
     pthread_mutex_destroy(&kv->lock);
     client_options_fini(&kv->options);
     mem_free(kv);

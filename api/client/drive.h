@@ -17,6 +17,8 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+struct seat;
+
 struct paramd {
     pthread_mutex_t lock;
     pthread_cond_t turn;         /* for those who wait: something has finished, or nobody drives */
@@ -38,6 +40,9 @@ struct paramd {
     bool has_thread, stopping;
     bool minding;                /* the background thread looks again in a moment */
     pthread_t thread;
+
+    pthread_mutex_t seat_lock;   /* taken before `lock` */
+    struct seat *seat;           /* on the plane, or NULL; seat.h */
 
     paramd_update *function;     /* the updater of a private store; NULL: the store's own */
     void *function_ctx;

@@ -14,6 +14,7 @@
 #include "api/client/client_options.h"
 #include "api/client/link.h"
 #include "api/client/paramd.h"
+#include "api/wire.h"
 
 struct engine;
 struct op;
@@ -115,6 +116,24 @@ enum status op_json(struct engine *en, unsigned method, struct bytes members, bo
                     struct error *e) MUST_CHECK;
 /* After keys were deleted: what was known of them is forgotten. */
 void engine_forget(struct engine *en, size_t count, const struct paramd_key *keys);
+
+/* A call on the plane of the store (service/plane.h). Lent until it is finished. */
+struct plane_call {
+    uint64_t epoch, number;
+    struct tensors tensors;
+    const struct paramd_tensor *outputs;         /* NULL: it does not pull */
+};
+/* Announces it; finished when all workers have announced the same. */
+enum status op_plane_call(struct engine *en, const struct plane_call *c, struct op **out, struct error *e) MUST_CHECK;
+/* Of a finished one: the index in the call of what comes at place i of the order that all keep; whether the daemon may
+ * have heard it; and what is to be known of the keys: the pushes count, or nobody can say. */
+size_t op_plane_at(const struct op *op, size_t i);
+bool op_plane_announced(const struct op *op);
+void op_plane_counted(struct op *op);
+void op_plane_forget(struct op *op);
+/* Until the daemon says so of an epoch and a call; an epoch that is over ends it. */
+enum status op_plane_wait(struct engine *en, enum wait_kind kind, uint64_t epoch, uint64_t number, struct op **out,
+                          struct error *e) MUST_CHECK;
 
 /* The contributions of one push: keys in the order in which they are handled, and for each the sum of its values. */
 struct contribution {

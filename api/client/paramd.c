@@ -4,6 +4,7 @@
 #include "api/client/documents.h"
 #include "api/client/drive.h"
 #include "api/client/keys.h"
+#include "api/client/seat.h"
 #include "api/client/slices.h"
 #include "service/base/clock.h"
 #include "service/base/mem.h"
@@ -474,6 +475,29 @@ int paramd_barrier_start(struct paramd *kv, const char *name, struct paramd_op *
 {
     STARTED(op_barrier(kv->engine, name, &op, &error));
 }
+
+/* ---- the plane --------------------------------------------------------------------------------------------------- */
+
+#define SEATED(DO)                                          \
+    struct error error;                                     \
+    pthread_mutex_lock(&kv->seat_lock);                     \
+    enum status s = DO;                                     \
+    pthread_mutex_unlock(&kv->seat_lock);                   \
+    return told(s, &error, e)
+
+int paramd_plane_join(struct paramd *kv, const char *device, struct paramd_error *e)
+{
+    SEATED(seat_join(kv, device, &error));
+}
+
+int paramd_plane_push(struct paramd *kv, size_t count, const struct paramd_key *keys,
+                      const struct paramd_tensor *gradients, struct paramd_tensor *outputs, struct paramd_error *e)
+{
+    struct tensors t = tensors_of(count, keys, gradients, 0);
+    SEATED(seat_push(kv, &t, outputs, &error));
+}
+
+int paramd_plane_leave(struct paramd *kv, struct paramd_error *e) { SEATED(seat_leave(kv, &error)); }
 
 /* ---- states ------------------------------------------------------------------------------------------------------ */
 

@@ -170,6 +170,30 @@ PARAMD_API int paramd_wait(struct paramd *kv, size_t count, const struct paramd_
 PARAMD_API int paramd_describe(struct paramd *kv, const struct paramd_key *key, struct paramd_info *out,
                                struct paramd_error *e);
 
+/* ---- the plane: trainers with GPUs ------------------------------------------------------------------------------ */
+
+/* The GPUs of all workers of a dist_sync store and that of its daemon sum gradients among themselves, by NCCL, so that
+ * these never lie in host memory. Nothing of this has run on a GPU yet: it is tested on a stand-in.
+ *
+ * Joins the store's plane with a GPU of this process ("cuda:0"). Answers when all workers of the store have asked and
+ * the group is whole; ABORTED "plane-broken" after round_timeout names who is missing. FAILED_PRECONDITION "no-gpu" or
+ * "no-plane", UNIMPLEMENTED: why there can be none. NCCL is looked for as libnccl.so.2, or where PARAMD_NCCL says. */
+PARAMD_API int paramd_plane_join(struct paramd *kv, const char *device, struct paramd_error *e);
+/* Pushes, and with outputs pulls, the same keys each (1024 at most, each once, float32 or float64). Tensors lie in the
+ * memory of that GPU (PARAMD_CUDA); what makes a gradient must be done. All workers make the same calls one after another, with the
+ * same keys in any order. Answers when the sum has gone through the updater and outputs have the new values: then the
+ * call counts for all workers, as one push of each.
+ *
+ * ABORTED "plane-broken": a worker or its GPU is gone, or called something else; the sentence tells. The handle is on
+ * no plane any more, and none of these pushes count, for nobody: push them again, in the next epoch
+ * (paramd_plane_join) or the ordinary way. ABORTED "plane-counted": they count for all, but outputs are of no use.
+ * What is refused before others heard of it leaves the plane whole. */
+PARAMD_API int paramd_plane_push(struct paramd *kv, size_t count, const struct paramd_key *keys,
+                                 const struct paramd_tensor *gradients, struct paramd_tensor *outputs,
+                                 struct paramd_error *e);
+/* Ends the epoch, for all. Nothing when there is none. */
+PARAMD_API int paramd_plane_leave(struct paramd *kv, struct paramd_error *e);
+
 /* ---- group and updater ------------------------------------------------------------------------------------------ */
 
 /* Waits for the own pushes to be applied and for all workers to come here. DEADLINE_EXCEEDED names the missing. */

@@ -109,7 +109,11 @@ enum status {
     X(63, NO_NETWORK,        "no-such-network",      NOT_FOUND,           404, "no such network")              \
     X(64, NO_SLOT,           "no-such-slot",         NOT_FOUND,           404, "no such slot")                 \
     X(65, NO_GPU,            "no-gpu",               FAILED_PRECONDITION, 409, "there is no usable GPU")         \
-    X(66, NO_MAILBOX,        "no-such-mailbox",      NOT_FOUND,           404, "no such mailbox")
+    X(66, NO_MAILBOX,        "no-such-mailbox",      NOT_FOUND,           404, "no such mailbox")              \
+    X(67, NO_PLANE,          "no-plane",             FAILED_PRECONDITION, 409, "not on a plane")               \
+    X(68, PLANE_BUSY,        "plane-busy",           FAILED_PRECONDITION, 409, "key is pushed on the plane")   \
+    X(69, PLANE_BROKEN,      "plane-broken",         ABORTED,             409, "the plane's epoch is over")    \
+    X(70, PLANE_COUNTED,     "plane-counted",        ABORTED,             409, "counted, but its values did not come")
 
 enum reason {
 #define REASON_ENUM(number, name, code, status, http, title) REASON_##name = number,

@@ -405,7 +405,9 @@ static void work(const struct collective *c, int ranks)
 
     switch (c->terms.kind) {
     case BROADCAST:
-        for (int r = 0; r < ranks; r++) memmove(c->parts[r].recv, c->parts[c->terms.root].send, size);
+        for (int r = 0; r < ranks; r++) /* in place nothing is written, and others may read there */
+            if (c->parts[r].recv != c->parts[c->terms.root].send)
+                memmove(c->parts[r].recv, c->parts[c->terms.root].send, size);
         break;
     case ALL_GATHER:
         for (int r = 0; r < ranks; r++)

@@ -12,7 +12,7 @@ LAYERS = [
     ("gpu", "gpu/*"),
     ("core", "service/key.* service/order.* service/state.* service/store.* service/round.* service/worker.* service/updater.* "
              "service/updater_document.* service/swap.* service/version.* "
-             "service/state_copy.* "
+             "service/state_copy.* service/plane.* "
              "service/staging.* service/watch.* service/share.* service/wait.* service/core.* service/options.*"),
     ("edge", "service/op.* service/op_* service/session.* service/transport.* service/transport_* "
              "service/server.*"),

@@ -1,4 +1,4 @@
-/* The frames of api/protocol.md, section 9: each is composed here from its fields and must be the bytes that stand in
+/* The frames of api/protocol.md, section 10: each is composed here from its fields and must be the bytes that stand in
  * the document, and the document's bytes must read back to the fields. `REGENERATE=1 test_protocol` prints the section
  * as it should be. Runs in the root of the checkout. */
 #include "api/wire.h"
