@@ -110,9 +110,10 @@ CUDA_KERNELS := $(wildcard gpu/cuda*.cu)
 CUDA_SUPPORT := service/base/mem.c service/base/status.c service/base/bytes.c service/base/map.c gpu/pool.c gpu/dtype.c gpu/rule.c \
 	gpu/nvrtc.c gpu/program_cuda.c
 NVCC := $(wildcard $(CUDA_HOME)/bin/nvcc)
+NVCC_TARGETS := 80 90 100
 # A contraction would round once where the CPU rounds twice. The three -fno keep the objects free of libstdc++.
 NVCC_FLAGS := -O3 -std=c++17 -I. -D_GNU_SOURCE -fmad=false -Xcompiler -fPIC,-fvisibility=hidden,-fno-threadsafe-statics \
-	-Xcompiler -fno-exceptions,-fno-rtti $(foreach n,80 90 100,-gencode arch=compute_$(n),code=sm_$(n)) \
+	-Xcompiler -fno-exceptions,-fno-rtti $(foreach n,$(NVCC_TARGETS),-gencode arch=compute_$(n),code=sm_$(n)) \
 	-gencode arch=compute_100,code=compute_100 -Werror all-warnings -Xptxas -warn-spills --compress-mode=size
 CUSIM_SOURCES := $(filter-out tests/cusim/test_%,$(wildcard tests/cusim/*.c))
 CXX := $(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC)),$(subst gcc,g++,$(CC)))
@@ -123,9 +124,13 @@ CUDA_INCLUDE := -isystem $(CUDA_HOME)/include
 , := ,
 cuda_objects = $(patsubst %,$(OBJ)/cuda/%.o,$(1))
 
-$(OBJ)/cuda/%.cu.o: %.cu
-	@mkdir -p $(@D)
-	$(call say,NVC) $(NVCC) $(NVCC_FLAGS) -MMD -MF $(@:.o=.d) -MT $@ -c $< -o $@
+# Of what nvcc leaves between its steps the PTX stays, X.cu.compute_90.ptx and the like: the stand-in runs it.
+$(OBJ)/cuda/%.cu.o $(foreach n,$(NVCC_TARGETS),$(OBJ)/cuda/%.cu.compute_$(n).ptx): %.cu
+	@mkdir -p $(OBJ)/cuda/$<.steps
+	$(call say,NVC) $(NVCC) $(NVCC_FLAGS) --keep --keep-dir $(OBJ)/cuda/$<.steps -MMD -MF $(OBJ)/cuda/$<.d -MT $(OBJ)/cuda/$<.o \
+		-c $< -o $(OBJ)/cuda/$<.o
+	@for n in $(NVCC_TARGETS); do mv $(OBJ)/cuda/$<.steps/*.compute_$$n.ptx $(OBJ)/cuda/$<.compute_$$n.ptx; done
+	@rm -r $(OBJ)/cuda/$<.steps
 $(OBJ)/cuda/%.c.o: %.c
 	@mkdir -p $(@D)
 	$(call say,CC) $(CC) $(CFLAGS) $(CUDA_INCLUDE) -c $< -o $@
@@ -165,9 +170,28 @@ $(OBJ)/cusim/%.c.o: %.c
 	$(call say,CC) $(CC) $(CFLAGS) $(CUDA_INCLUDE) -c $< -o $@
 
 ifneq ($(HAVE_CUDA),)
-$(OUT)/paramd-cusim.so: $(call cusim_objects,$(CUDA_SOURCES) $(CUDA_KERNELS)) $(call objects,$(CUSIM_SOURCES) $(CUDA_SUPPORT))
+# The functions of CUDA that the plug-in calls, for the test that makes each of them fail.
+$(OBJ)/cusim/calls.c: $(call cusim_objects,$(CUDA_SOURCES))
+	$(call say,GEN) { echo '__attribute__((visibility("default"))) extern const char *const cusim_calls[];'; \
+		echo 'const char *const cusim_calls[] = {'; nm -u $^ | sed -n 's/.* U \(cuda[A-Z]\w*\)$$/"\1",/p' | sort -u; echo '0};'; } > $@
+$(OBJ)/cusim/calls.o: $(OBJ)/cusim/calls.c
+	$(call say,CC) $(CC) $(CFLAGS) -c $< -o $@
+$(OUT)/paramd-cusim.so: $(call cusim_objects,$(CUDA_SOURCES) $(CUDA_KERNELS)) $(OBJ)/cusim/calls.o \
+		$(call objects,$(CUSIM_SOURCES) $(CUDA_SUPPORT))
 	@mkdir -p $(@D)
 	$(call say,LD) $(CC) $(CFLAGS) -shared -Wl,-Bsymbolic $(if $(filter release,$(BUILD)),-Wl$(,)-z$(,)defs) $^ -ldl -lm -o $@
+
+# paramd-ptx.so is the real plug-in's objects on the stand-in, which runs the PTX that nvcc made of their kernels.
+PTX_TEXTS := $(foreach n,$(NVCC_TARGETS),$(OBJ)/cusim/compute_$(n).ptx)
+$(PTX_TEXTS): $(OBJ)/cusim/%.ptx: $(foreach k,$(CUDA_KERNELS),$(OBJ)/cuda/$(k).%.ptx)
+	@mkdir -p $(@D)
+	$(call say,PTX) cat $^ > $@
+$(OBJ)/cusim/tests/cusim/nvcc/nvcc.c.o: CFLAGS += -DKEPT='"$(OBJ)/cusim/"'
+$(OBJ)/cusim/tests/cusim/nvcc/nvcc.c.o: $(PTX_TEXTS)
+$(OUT)/paramd-ptx.so: $(call cuda_objects,$(CUDA_SOURCES) $(CUDA_KERNELS)) $(call cusim_objects,tests/cusim/nvcc/nvcc.c) \
+		$(call objects,$(CUSIM_SOURCES) $(CUDA_SUPPORT))
+	@mkdir -p $(@D)
+	$(call say,LD) $(CC) $(CFLAGS) -shared -Wl,-Bsymbolic,-z,defs $^ -ldl -lm -o $@
 
 # Tests of the stand-in itself, with a small back end in which faults can be planted.
 CUSIM_SAMPLE := $(call cusim_objects,tests/cusim/sample/backend.c tests/cusim/sample/kernels.cu)
@@ -231,7 +255,8 @@ demo: deps-run all
 run: all
 	@build/paramd
 
-test-bins: $(TEST_BINS) $(OUT)/tests/gpu/bench_gpu $(if $(HAVE_CUDA),$(OUT)/paramd-cusim.so)
+test-bins: $(TEST_BINS) $(OUT)/tests/gpu/bench_gpu $(if $(HAVE_CUDA),$(OUT)/paramd-cusim.so) \
+	$(if $(filter release,$(BUILD)),$(if $(NVCC),$(OUT)/paramd-ptx.so))
 
 # The unit, device and system tests in release and asan builds, those with threads in a tsan build, the Python tests,
 # the document checks, and each fuzzer for FUZZ_SECONDS. All of it on a machine without a GPU, traffic on loopback only.
@@ -247,12 +272,17 @@ test: deps-test
 	@$(MAKE) --no-print-directory BUILD=tsan all $(if $(HAVE_CUDA),build/tsan/paramd-cusim.so) $(patsubst tests/%.c,build/tsan/tests/%,$(THREADED))
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/run -t 600 \
 		$(patsubst tests/%.c,build/tests/%,$(TESTS)) $(SCRIPTS) \
-		$(patsubst tests/%.c,build/asan/tests/%,$(TESTS)) \
+		$(patsubst tests/%.c,build/asan/tests/%,$(filter-out tests/device/test_kernels.c,$(TESTS))) \
 		$(patsubst tests/%.c,build/tsan/tests/%,$(THREADED)) \
 		$(patsubst %,build/fuzz/%,$(FUZZERS))
 
+# The suites that run on the CUDA stand-in as on every device, lazy, random and eager; test-long takes other seeds so often.
+SIM_ROUNDS := 20
+SIM_SUITES := $(addprefix build/tests/,device/test_device device/test_cuda device/test_program unit/test_store unit/test_state \
+	unit/test_updater_program)
 test-long: deps-test
 	@$(MAKE) --no-print-directory test FUZZ_SECONDS=600
+	@for round in $$(seq $(SIM_ROUNDS)); do PARAMD_TEST_ROUND=$$round tests/run -t 3600 $(SIM_SUITES) || exit 1; done
 	@LONG=1 tests/run -t 3600 -j 1 build/tests/unit/test_store_model tests/system/test_hostile.py build/tests/system/test_hostile_flood
 
 bench: deps-bench all

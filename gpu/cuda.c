@@ -571,6 +571,7 @@ static enum status cuda_open(const struct card *card, struct device **out, struc
     c->device.ops = &cuda_ops;
     c->card = (int)card->number;
     c->slot_size = card->slot_size > 0 ? card->slot_size : SLOT_SIZE;
+    c->gather_max = card->gather_max > 0 ? card->gather_max : SMALL_ELEMENTS;
     list_init(&c->queues);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);

@@ -149,7 +149,7 @@ struct cuda {
     unsigned event_count;
     struct ring_slot ring[RING_SLOTS];
     unsigned ring_next;
-    size_t slot_size;
+    size_t slot_size, gather_max;
     uint32_t *flags;                         /* pinned */
     struct places free_flags;
     struct stats (*stats)[STATS_BLOCKS];     /* pinned */

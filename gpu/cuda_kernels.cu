@@ -79,8 +79,10 @@ static __global__ void __launch_bounds__(KERNEL_THREADS) batch_kernel(const __gr
 
 template <class T> static __device__ __forceinline__ void step_integers(const kernel_tensor &t, int64_t n, uint64_t at)
 {
+#define OR_RULE(name) || t.rule == RULE_##name
+    bool is_blind = false RULES_WITHOUT_VALUE(OR_RULE);
     uint64_t over = 0;
-    int64_t g, w = ((const T *)t.from)[at];
+    int64_t g, w = is_blind ? 0 : ((const T *)t.from)[at];
 
     if (t.sum == NULL) g = ((const T *)t.last)[at];
     else g = ((const int64_t *)t.sum)[at];

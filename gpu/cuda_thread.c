@@ -227,15 +227,15 @@ static bool has_room(const struct pending *p, const struct item *it)
     return it->kind != ITEM_STEP || set_of(p, it) < BATCH_SCALARS;
 }
 
-static bool phase_of(const struct item *it, enum phase *out)
+static bool phase_of(const struct cuda *c, const struct item *it, enum phase *out)
 {
     switch (it->kind) {
     case ITEM_UPLOAD: *out = PHASE_UP; return it->side == SIDE_PINNED && it->count <= SMALL_BYTES;
     case ITEM_DOWNLOAD: *out = PHASE_DOWN; return it->side == SIDE_PINNED && it->count <= SMALL_BYTES;
-    case ITEM_SUM: *out = PHASE_SUM; return it->count <= SMALL_ELEMENTS;
+    case ITEM_SUM: *out = PHASE_SUM; return it->count <= c->gather_max;
     case ITEM_STEP:
         *out = PHASE_STEP;
-        return it->count <= SMALL_ELEMENTS && it->step.rule != RULE_program && !rule_is_whole(it->step.rule);
+        return it->count <= c->gather_max && it->step.rule != RULE_program && !rule_is_whole(it->step.rule);
     default: return false;
     }
 }
@@ -323,7 +323,7 @@ static void place_work(struct cuda *c, struct item *it)
     enum phase phase = PHASE_UP;
     if (it->kind == ITEM_STEP && it->step.rule == RULE_program)
         it->compiled = programs_find(c->programs, it->step.program, it->type);
-    bool is_small = phase_of(it, &phase);
+    bool is_small = phase_of(c, it, &phase);
 
     /* Places are given back when marks pass, and those of pending work have none yet. */
     if (needs_place(it) && places_of(c, it)->count == 0) flush_all(c);

@@ -13,8 +13,9 @@
 struct card {
     unsigned number;                 /* as CUDA counts: CUDA_VISIBLE_DEVICES */
     uint64_t memory_max;             /* bytes, a hard limit; 0: what the card has */
-    size_t chunk_size;               /* of device and pinned memory; 0: the standard. This and the next for tests */
+    size_t chunk_size;               /* of device and pinned memory; 0: the standard. This and what follows for tests */
     size_t slot_size;                /* of the ring for copies of pageable memory; 0: the standard */
+    size_t gather_max;               /* elements of work that shares a launch; 0: the standard */
 };
 
 /* "cuda" and "cuda:N". */

@@ -73,7 +73,7 @@
 #define SLOTS_OF_ROWS(X) X(groupadagrad, 0) X(adafactor, 0)
 #define SLOTS_OF_COLUMNS(X) X(adafactor, 1)
 /* Rules that do not read the value as it was, so that it needs no more precision than it has. */
-#define RULES_WITHOUT_VALUE(X) X(assign) X(average) X(ema)
+#define RULES_WITHOUT_VALUE(X) X(assign) X(average) X(ema) X(scaled) X(squared)
 
 enum rule_id {
 #define RULE_ENUM(name, slots, slot0, slot1, slot2) RULE_##name,

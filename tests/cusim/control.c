@@ -146,6 +146,11 @@ cudaError_t sim_injected(const char *name)
     for (unsigned i = 0; i < SIM_FAILURES_MAX; i++)
         if (sim.failures[i].nth > 0 && strcmp(sim.failures[i].name, name) == 0 && --sim.failures[i].nth == 0)
             e = sim.failures[i].error;
+    if (e == cudaSuccess && strcmp(sim.skip.name, name) == 0) {
+        if (sim.skip.nth <= 1) e = SIM_SKIPPED;
+        if (sim.skip.nth > 0 && --sim.skip.nth == 0) sim.skip.name[0] = '\0';
+    }
+    if (e != cudaSuccess) sim.stats.met++;
     return e;
 }
 
@@ -171,6 +176,7 @@ cudaError_t sim_enter(const char *name)
 cudaError_t sim_leave(cudaError_t e)
 {
     memory_open(NO_DEVICE);
+    if (e == SIM_SKIPPED) e = cudaSuccess;
     if (e != cudaSuccess) mine.error = e; /* also "not ready", as the real one */
     sim_unlock();
     return e;
@@ -214,6 +220,14 @@ void cusim_fail(const char *function, int nth, int error)
 {
     sim_lock();
     if (nth > 0) fail(function, (unsigned)nth, (cudaError_t)error);
+    sim_unlock();
+}
+
+void cusim_skip(const char *function, int nth)
+{
+    sim_lock();
+    snprintf(sim.skip.name, sizeof sim.skip.name, "%s", function);
+    sim.skip.nth = nth > 0 ? (unsigned)nth : 0;
     sim_unlock();
 }
 

@@ -1,7 +1,8 @@
 /* cusim: a stand-in for the CUDA runtime, for tests on machines without a GPU.
  *
  * It defines the functions of the real cuda_runtime_api.h that the plug-in calls. Kernels are the plug-in's own .cu
- * files, compiled as C++ (cusim_device.h), or PTX made by NVRTC or nvcc, which ptxi.h interprets.
+ * files, compiled as C++ (cusim_device.h), or PTX made by NVRTC or nvcc, which ptxi.h interprets. A plug-in of the objects
+ * that nvcc made runs the PTX of these (nvcc/nvcc.c).
  *
  * What it is for is to be as unkind as CUDA may be:
  *  - a stream is a queue that runs when somebody waits for it, or at random, never because it was filled; blocks of
@@ -25,6 +26,7 @@
  *     CUSIM_PATIENCE_MS  as cusim_patience_ms [5000]
  *     CUSIM_FAIL       FUNCTION:NTH:ERROR[,...], as cusim_fail
  *     CUSIM_FAULT      NTH[:ERROR], as cusim_fault_kernel
+ *     CUSIM_PTX        90 or 100: whose PTX a plug-in of nvcc's objects runs [90]; read at each launch
  *     CUSIM_REPORT     a file that the counters are written to, as a JSON object, when the program ends
  *
  * Any thread may call the runtime and these functions; one call runs at a time. */
@@ -56,6 +58,9 @@ CUSIM_API void cusim_reset(int devices, size_t memory_each, enum cusim_policy po
 /* The nth call (1: the next) of the named function from now answers this cudaError_t and does nothing. Up to 16 at
  * once. */
 CUSIM_API void cusim_fail(const char *function, int nth, int error);
+/* The nth call of the named function from now, or with nth 0 every one, answers that all is well and does nothing: as if the
+ * program had forgotten it. One function at a time. */
+CUSIM_API void cusim_skip(const char *function, int nth);
 /* The nth kernel from now fails as an illegal access would (error 0: cudaErrorIllegalAddress): it does nothing, and
  * from then on its device is lost: every call answers this error. */
 CUSIM_API void cusim_fault_kernel(int nth, int error);
@@ -79,7 +84,9 @@ CUSIM_API void cusim_patience_ms(unsigned ms);
     F(default_stream_uses)                                                                          \
     F(live_bytes) F(live_pinned)     /* bytes of device and of page-locked memory */                \
     F(live_streams) F(live_events) F(live_libraries)                                                \
+    F(met)                           /* calls that failed or were left out because cusim_fail, cusim_skip said so */ \
     F(ops_run)                                                                                      \
+    F(ptx_loaded) F(ptx_stored)      /* bytes of memory, by kernels that ptxi.h interprets */        \
     F(mistakes)                      /* calls that CUDA would refuse or leave undefined, each with a line on stderr */
 struct cusim_stats {
 #define CUSIM_STATS_FIELD(name) uint64_t name;

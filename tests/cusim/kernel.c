@@ -15,6 +15,7 @@ enum { WARP = 32 };
 
 struct cusim_dim cusim_tid, cusim_bid, cusim_bdim, cusim_gdim;
 static struct kernel *kernels;
+struct kernel *(*kernel_unknown)(const void *function);
 
 /* ---- the list -------------------------------------------------------------------------------------------------- */
 
@@ -22,7 +23,7 @@ struct kernel *kernel_find(const void *function)
 {
     struct kernel *k = kernels;
     while (k != NULL && k->function != function) k = k->next;
-    return k;
+    return k == NULL && kernel_unknown != NULL ? kernel_unknown(function) : k;
 }
 
 struct kernel *kernel_add(const void *function, const char *name)
@@ -403,6 +404,8 @@ static void run_ptx(int device, const struct op *o)
         sim.stats.mistakes++;
         sim_lose(cudaErrorIllegalAddress);
     }
+    sim.stats.ptx_loaded += count.loaded;
+    sim.stats.ptx_stored += count.stored;
     free(ranges);
 }
 

@@ -58,23 +58,29 @@ static void fail(struct reader *r, const char *format, ...)
     r->failed = true;
 }
 
-static unsigned name_of(struct reader *r, struct names *n, const char *at, size_t size)
+/* Where the name's number is, or where it would be. */
+static unsigned *slot_of(struct names *n, const char *at, size_t size)
 {
     uint64_t hash = 14695981039346656037u;
 
+    for (size_t i = 0; i < size; i++) hash = (hash ^ (unsigned char)at[i]) * 1099511628211u;
+    for (unsigned slot = (unsigned)(hash >> 20) % TABLE_SIZE;; slot = (slot + 1) % TABLE_SIZE) {
+        const char *known = n->table[slot] != 0 ? n->text[n->table[slot] - 1] : NULL;
+        if (known == NULL || (strncmp(known, at, size) == 0 && known[size] == '\0')) return &n->table[slot];
+    }
+}
+
+static unsigned name_of(struct reader *r, struct names *n, const char *at, size_t size)
+{
     if (size >= NAME_SIZE || n->count >= TABLE_SIZE / 2) {
         fail(r, "too many names, or too long: %.40s", at);
         return 0;
     }
-    for (size_t i = 0; i < size; i++) hash = (hash ^ (unsigned char)at[i]) * 1099511628211u;
-    unsigned slot = (unsigned)(hash >> 20) % TABLE_SIZE;
-    for (; n->table[slot] != 0; slot = (slot + 1) % TABLE_SIZE) {
-        const char *known = n->text[n->table[slot] - 1];
-        if (strncmp(known, at, size) == 0 && known[size] == '\0') return n->table[slot] - 1;
-    }
+    unsigned *slot = slot_of(n, at, size);
+    if (*slot != 0) return *slot - 1;
     n->text = grown(n->text, n->count + 1, NAME_SIZE);
     snprintf(n->text[n->count], NAME_SIZE, "%.*s", (int)size, at);
-    n->table[slot] = ++n->count;
+    *slot = ++n->count;
     return n->count - 1;
 }
 
@@ -122,6 +128,8 @@ static struct ptxi_arg symbol(struct reader *r, const char *at, size_t size)
         if (is_word(at, size, r->shared[i].name)) 
             return (struct ptxi_arg){.kind = PTXI_NUMBER, .number = shared_place(r, &r->shared[i])};
     if (strncmp(at, "__local_depot", 13) == 0) return (struct ptxi_arg){.kind = PTXI_DEPOT};
+    unsigned named = size < NAME_SIZE ? *slot_of(&r->registers, at, size) : 0;
+    if (named != 0) return (struct ptxi_arg){.kind = PTXI_REGISTER, .index = named - 1};
     fail(r, "operand %.*s", (int)size, at);
     return (struct ptxi_arg){0};
 }
@@ -343,7 +351,6 @@ static void read_instruction(struct reader *r, char *at)
     struct ptxi_insn *q;
     char *rest;
 
-    at[strcspn(at, ";")] = '\0';
     if (*at == '\0') return;
     p->code = grown(p->code, p->count + 1, sizeof *p->code);
     q = &p->code[p->count++];
@@ -406,19 +413,34 @@ static void label_here(struct reader *r, unsigned label)
     r->label_at[label] = r->p->count;
 }
 
-static void read_body(struct reader *r, char *line)
+/* .reg .b32 %r<17> has rows of names, which tell themselves; .reg .b32 tmp has one, without the sign. */
+static void read_registers(struct reader *r, char *at)
+{
+    char *name = strrchr(at, ' ');
+
+    if (name == NULL || strpbrk(name, "<%,") != NULL) return;
+    name_of(r, &r->registers, name + 1, strcspn(name + 1, " \t"));
+}
+
+static bool begins(const char *at, const char *word) { return strncmp(at, word, strlen(word)) == 0; }
+
+static void read_statement(struct reader *r, char *at)
 {
     size_t word;
 
-    while (*line == '{' || isspace((unsigned char)*line)) line++; /* inline assembly comes as "{ instruction;}" */
-    word = strcspn(line, ":");
-    if (*line == '$' && line[word] == ':') {
-        label_here(r, name_of(r, &r->labels, line, word));
-    } else if (strncmp(line, ".local", 6) == 0) {
-        r->p->local_size = size_in_brackets(line);
-    } else if (*line != '.' && *line != '}' && *line != '\0') {
-        read_instruction(r, line);
-    }
+    while (*at == '{' || *at == '}' || isspace((unsigned char)*at)) at++;
+    word = strcspn(at, ":");
+    if (*at == '$' && at[word] == ':') label_here(r, name_of(r, &r->labels, at, word));
+    else if (begins(at, ".local")) r->p->local_size = size_in_brackets(at);
+    else if (begins(at, ".reg")) read_registers(r, at);
+    else if (*at == '.' && !begins(at, ".pragma") && !begins(at, ".loc")) fail(r, "unknown line %.60s", at);
+    else if (*at != '.') read_instruction(r, at);
+}
+
+/* One statement as a rule; nvcc writes "{ .reg .b32 tmp; mov.b64 {tmp, %r1}, %rd1; }". */
+static void read_body(struct reader *r, char *line)
+{
+    for (char *one; (one = strsep(&line, ";")) != NULL;) read_statement(r, one);
 }
 
 static void read_lines(struct reader *r, char *text, const char *key)

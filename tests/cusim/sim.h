@@ -91,6 +91,10 @@ struct sim {
         unsigned nth;
         cudaError_t error;
     } failures[SIM_FAILURES_MAX];
+    struct {
+        char name[48];
+        unsigned nth;                        /* 0: every one */
+    } skip;
     unsigned fault_nth;
     cudaError_t fault_error;
     struct cusim_stats stats;
@@ -102,8 +106,10 @@ extern struct sim sim;
 
 void sim_lock(void);
 void sim_unlock(void);
+/* A call that shall do nothing and say that it has. */
+#define SIM_SKIPPED ((cudaError_t)-1)
 /* The beginning and the end of a call of the runtime. sim_enter locks and tells what the call must answer at once:
- * an injected failure, a lost device, a call out of a host function. sim_leave remembers the error for
+ * an injected failure, a lost device, a call out of a host function, SIM_SKIPPED. sim_leave remembers the error for
  * cudaGetLastError and unlocks, whatever sim_enter said. */
 cudaError_t sim_enter(const char *name);
 cudaError_t sim_leave(cudaError_t e);
@@ -183,6 +189,8 @@ struct kernel {
     struct ptxi *ptx;        /* not NULL: interpreted */
 };
 struct kernel *kernel_find(const void *function);
+/* Asked for what nobody has registered, where that is not NULL. */
+extern struct kernel *(*kernel_unknown)(const void *function);
 struct kernel *kernel_add(const void *function, const char *name);
 void kernel_remove(struct kernel *k);
 void kernel_run(struct CUstream_st *s, const struct op *o);

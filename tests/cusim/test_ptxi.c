@@ -105,6 +105,7 @@ static const struct {
     {"setp.eq.s64 %p1, %rd1, 1;\nsetp.eq.and.s64 %p2, %rd2, 2, %p1;\nselp.b64 %rd4, 1, 0, %p2;\n", 1, 2, 1},
     {"mov.b64 {%r1, %r2}, %rd1;\nmov.b64 %rd4, {%r2, %r1};\n", 0x0000000100000002, 0, 0x0000000200000001},
     {"mov.b64 {_, %r2}, %rd1;\ncvt.u64.u32 %rd4, %r2;\n", 0x0000000100000002, 0, 1},
+    {"{ .reg .b32 tmp; mov.b64 {tmp, %r2}, %rd1; }\ncvt.u64.u32 %rd4, %r2;\n", 0x0000000300000002, 0, 3},
     {"cvt.u32.u64 %r1, %rd1;\nmul.wide.s32 %rd4, %r1, -2;\n", 0xffffffff, 0, 2},
     {"cvt.u32.u64 %r1, %rd1;\nbfe.u32 %r2, %r1, 4, 8;\ncvt.u64.u32 %rd4, %r2;\n", 0xabcd, 0, 0xbc},
     {"cvt.u32.u64 %r1, %rd1;\nprmt.b32 %r2, %r1, 0, 0x0123;\ncvt.u64.u32 %rd4, %r2;\n", 0x01020304, 0, 0x04030201},
@@ -141,6 +142,7 @@ TEST(what_it_does_not_know_it_refuses_to_load)
         {"tex.2d.v4.f32 %r1, %r2;\n", "unknown instruction tex"},
         {"mov.u32 %r1, %laneid.x;\n", "%laneid"},
         {"mov.u64 %rd1, elsewhere;\n", "operand elsewhere"},
+        {".branchtargets $L1;\n", "unknown line .branchtargets"},
         {"setp.lt.s32 %p1|%p2, %r1, %r2;\n", "%p1|%p2"},
     };
     for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {

@@ -8,6 +8,9 @@
 
 struct device_plugin;
 
+/* Seeds with which a test asks for an order that only some of them show. */
+enum { SIM_ORDERS = 12 };
+
 /* How many seeds in a row a test that runs on all devices takes. Sanitizers see what they look for at any seed, and run kernels
  * ten times as slowly. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -16,14 +19,17 @@ enum { SIM_SEEDS = 1 };
 enum { SIM_SEEDS = 3 };
 #endif
 
-/* Whether it was built beside this test, or another plug-in is told. */
+/* Whether it was built beside this test, or another plug-in is told. PARAMD_TEST_SIM names another stand-in beside it than
+ * paramd-cusim.so: paramd-ptx.so, whose kernels are those of nvcc. */
 bool sim_present(void);
 /* Whether PARAMD_TEST_PLUGIN tells the absolute path of a plug-in to take in place of the stand-in's: on a machine with a
  * GPU that of the GPU (tests/gpu/check.sh). Then a device is card 0 of it, whatever the seed, the calls at the end of this
  * file are not there, and a suite for every device takes this one alone. PARAMD_TEST_CHUNK is its size of a chunk of memory:
  * 1 makes each piece an allocation of its own, for compute-sanitizer. */
 bool sim_replaced(void);
-/* The stand-in anew, and a device on it. What runs when follows from the seed: of three that follow one another one is
+/* PARAMD_TEST_ROUND, a number, makes other seeds of all of them: `make test-long` runs the suites with SIM_ROUNDS of these.
+ *
+ * The stand-in anew, and a device on it. What runs when follows from the seed: of three that follow one another one is
  * lazy, one random, one eager. Every piece of memory is an allocation of its own, so that the address sanitizer sees where
  * it ends. At most one at a time. */
 enum status sim_device_new(unsigned seed, struct device **out, struct error *e) MUST_CHECK;
@@ -41,12 +47,15 @@ const struct device_plugin *sim_plugin(void);
 
 /* Of tests/cusim/cusim.h, in the plug-in. */
 void sim_fail(const char *function, int nth, int error);
+void sim_skip(const char *function, int nth);
 void sim_fault_kernel(int nth, int error);
 /* NCCL tells of this ncclResult_t when it is asked next. */
 void sim_nccl_async_error(int error);
 /* An action on a stream, in its order. */
 void sim_enqueue(void *stream, void (*run)(void *argument), void *argument);
 void sim_hold_compiler(bool on);
+/* The names of CUDA's functions that the plug-in calls, NULL after the last; out of its objects. */
+const char *const *sim_calls(void);
 struct cusim_stats sim_stats(void);
 
 #endif

@@ -19,6 +19,10 @@ needs_libc_only() {
 }
 has_no_driver_symbol() { ! nm -D --undefined-only "$so" | grep -E ' (cu[A-Z]|nccl|nvrtc|_ZS|__cxa_throw|__gxx)'; }
 shows_one_symbol() { [ "$(nm -D --defined-only "$so" | awk '{print $3}')" = paramd_device_plugin ]; }
+ptx_is_one_below_100() {
+    for n in 80 90; do cat build/obj/release-*/cusim/compute_$n.ptx | grep -v -e '^//' -e '^\.target' >build/compute_$n.text || return 1; done
+    cmp build/compute_80.text build/compute_90.text && rm build/compute_80.text build/compute_90.text
+}
 programs_need_no_cuda() { ! readelf -d build/paramd build/libparamd.so | grep NEEDED | grep -i -e cuda -e nvrtc -e nccl; }
 
 if [ ! -e "$so" ]; then
@@ -29,6 +33,7 @@ fi
 fact "the plug-in needs libc only" needs_libc_only
 fact "the plug-in takes no symbol of the driver, of NVRTC, of NCCL or of libstdc++" has_no_driver_symbol
 fact "the plug-in shows one symbol" shows_one_symbol
+if [ -e build/paramd-ptx.so ]; then fact "what is compiled for sm_80 is what is compiled for sm_90" ptx_is_one_below_100; fi
 fact "neither the daemon nor the library needs CUDA" programs_need_no_cuda
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
