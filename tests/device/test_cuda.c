@@ -255,7 +255,7 @@ static void same_bytes(struct side *a, struct side *b)
 TEST(gathering_changes_no_order)
 {
     need_sim();
-    for (unsigned seed = 3; seed < 15; seed++) {
+    for (unsigned seed = 3; seed < 3 + SIM_ORDERS; seed++) {
         struct device *cpu = NULL, *sim = open_sim(seed);
         struct side a, b;
         struct gate gate = {.shut = false};
@@ -459,21 +459,22 @@ TEST(a_hard_limit_is_said_with_figures_and_changes_nothing_else)
 
 /* ---- failures ------------------------------------------------------------------------------------------------------- */
 
-/* A small life, which answers the first status that is not OK and gives all back. */
-static enum status life(struct device *d, float *out)
+/* A small life, which answers the first status that is not OK and gives all back. Right: so were all results. */
+static enum status life(struct device *d, bool *right)
 {
-    enum { N = 70000 };
-    struct queue *q = NULL, *side = NULL;
+    enum { N = 70000, FEW = 10, STATS = 9 };     /* one more than find room before somebody waits */
+    struct queue *q = NULL, *side = NULL, *last = NULL;
     struct dmem w = {0}, sum = {0}, whole = {0}, ints = {0}, scratch = {0};
-    float *host = NULL, *plain = mem_zero(N * 4);
-    struct stats stats;
+    float *host = NULL, *plain = mem_zero(N * 4), *late = mem_zero(N * 4);
+    struct stats few[STATS], stats;
     uint64_t mark = 0, passed;
     uint32_t flags = 0;
-    enum status s = plain == NULL ? STATUS_RESOURCE_EXHAUSTED : STATUS_OK;
+    enum status s = plain == NULL || late == NULL ? STATUS_RESOURCE_EXHAUSTED : STATUS_OK;
 
 #define DO(call) if (s == STATUS_OK) s = call
     DO(device_queue_new(d, &q, &error));
     DO(device_queue_new(d, &side, &error));
+    DO(device_queue_new(d, &last, &error));
     DO(device_mem_new(d, N * 4, &w, &error));
     DO(device_mem_new(d, N * 4, &sum, &error));
     DO(device_mem_new(d, N * 8, &ints, &error));
@@ -482,6 +483,7 @@ static enum status life(struct device *d, float *out)
     DO(device_pin_new(d, N * 4, (void **)&host, &error));
     for (size_t i = 0; s == STATUS_OK && i < N; i++) host[i] = plain[i] = 2;
     DO(device_zero(q, w, N * 4));
+    for (int i = 0; i < STATS; i++) DO(device_stats(q, w, (struct dmem){0}, DTYPE_f32, FEW, &few[i]));
     DO(device_upload(q, sum, 0, host, N * 4));
     DO(device_upload(q, w, 0, plain, 8));
     DO(device_zero(q, ints, N * 8));
@@ -494,7 +496,7 @@ static enum status life(struct device *d, float *out)
                         .scratch = scratch, .flags = &flags};
     DO(device_step(side, &step));
     DO(device_step(side, &lars));
-    step.count = 10;
+    step.count = FEW;
     DO(device_step(side, &step));
     DO(device_stats(side, w, (struct dmem){0}, DTYPE_f32, N, &stats));
     DO(device_download(side, plain, w, 0, N * 4));
@@ -503,76 +505,193 @@ static enum status life(struct device *d, float *out)
     DO(device_record(side, &mark));
     DO(device_passed(side, &passed));
     DO(device_wait(side, mark));
+    DO(device_download(last, late, w, 0, N * 4));
 #undef DO
-    if (s == STATUS_OK) *out = host[N - 1] + plain[N - 1];
+    device_queue_free(last);                     /* after which what it was given is done */
+    if (s == STATUS_OK) {
+        *right = stats.count == N && stats.min == 4 && stats.max == 10;
+        for (size_t i = 0; i < N; i++) {
+            float want = 4.0f + (i < 2 ? 2.0f : 0.0f) + (i < FEW ? 4.0f : 0.0f);
+            *right &= host[i] == want && plain[i] == want && late[i] == want;
+        }
+        for (int i = 0; i < STATS; i++) *right &= few[i].zeros == FEW;
+    }
     device_queue_free(q);
     device_queue_free(side);
     device_mem_free(&w), device_mem_free(&sum), device_mem_free(&whole), device_mem_free(&ints), device_mem_free(&scratch);
     device_pin_free(d, host);
-    mem_free(plain);
+    mem_free(plain), mem_free(late);
     return s;
 }
 
-/* What a failure of the first call comes to: what gives back, or only asks, has nobody to tell. */
-static const struct { const char *name; bool is_told; } functions[] = {
-    {"cudaGetDeviceCount", true}, {"cudaSetDevice", true}, {"cudaGetDeviceProperties", true}, {"cudaHostAlloc", true},
-    {"cudaEventCreateWithFlags", true}, {"cudaMalloc", true}, {"cudaStreamCreateWithFlags", true}, {"cudaMemsetAsync", true},
-    {"cudaMemcpyAsync", true}, {"cudaLaunchKernel", true}, {"cudaEventRecord", true}, {"cudaStreamWaitEvent", false},
-    {"cudaEventQuery", true}, {"cudaPointerGetAttributes", false}, {"cudaFree", false}, {"cudaFreeHost", false},
-    {"cudaStreamDestroy", false}, {"cudaStreamSynchronize", false}, {"cudaEventDestroy", false},
-};
-enum { FUNCTIONS = sizeof functions / sizeof functions[0], NTH_MAX = SIM_SEEDS > 1 ? 24 : 5 };
-
-/* One life in which the nth call of the function fails; false: it was not called so often. */
-static void failing_life(const char *function, int nth, int why, unsigned *hits)
+static enum status open_card(struct device **d)
 {
-    struct device *d = NULL;
-    float out = 0, again = 0;
-    int64_t before = mem_live();
-
-    CHECK_OK(sim_device_new(3 + (unsigned)nth % 3, &d, &error), &error);
-    device_free(d);
-    sim_fail(function, nth, why);
-    struct card card = {.number = 1, .chunk_size = 1, .slot_size = SLOT_SIZE};
-    enum status s = cuda_device_new(&card, &d, &error);
-    if (s != STATUS_OK) {
-        CHECK(s == STATUS_UNAVAILABLE || s == STATUS_RESOURCE_EXHAUSTED);
-        CHECK_SAYS(error.text, "CUDA error");
-        ++*hits;
-    } else {
-        s = life(d, &out);
-        if (s == STATUS_OK) CHECK(out == 8);
-        else ++*hits;
-        if (s != STATUS_OK) CHECK(s == STATUS_UNAVAILABLE || s == STATUS_RESOURCE_EXHAUSTED);
-        if (s == STATUS_UNAVAILABLE) {
-            CHECK(d->lost);
-            CHECK_SAYS(device_error(d)->text, "CUDA error");
-            CHECK_EQ(life(d, &again), STATUS_UNAVAILABLE);
-        } else if (s == STATUS_RESOURCE_EXHAUSTED) {
-            CHECK(!d->lost);
-            CHECK_EQ(life(d, &again), STATUS_OK);
-        }
-        device_free(d);
-    }
-    CHECK_EQ(mem_live(), before);
-    CHECK_EQ(sim_plugin()->mem_live(), 0);
+    return cuda_device_new(&(struct card){.number = 1, .chunk_size = 1, .slot_size = SLOT_SIZE}, d, &error);
 }
 
-TEST(every_failing_call_of_cuda_is_a_status)
+/* The stand-in anew, without a device. */
+static void begin(unsigned seed)
+{
+    device_free(open_sim(seed));
+}
+
+/* What it comes to that a call fails. One at opening that is not QUIET makes an open that fails. */
+enum outcome {
+    LOST,                    /* the device is: the life is told, or the next when it comes as a queue is freed */
+    REFUSED,                 /* what was asked for is, and the device goes on */
+    QUIET,                   /* nobody is told: it only asked, or what it gives back goes with the process */
+    LOST_OR_QUIET,           /* it comes before both kinds */
+    UNCALLED,                /* not by a life: sharing memory, and the half for trainers (gpu/cuda_trainer.c) */
+    CANNOT                   /* it does not fail */
+};
+
+static const struct function {
+    const char *name;
+    enum outcome outcome;
+    bool takes;              /* memory: the lack of it is no loss of the device */
+    bool gives;              /* what it does not give back is left over */
+    const char *after;       /* is only called when this one has found no memory */
+} functions[] = {
+    {.name = "cudaGetDeviceCount", .outcome = LOST}, {.name = "cudaGetDeviceProperties", .outcome = LOST},
+    {.name = "cudaSetDevice", .outcome = LOST_OR_QUIET, .gives = true},
+    {.name = "cudaMalloc", .outcome = LOST, .takes = true}, {.name = "cudaFree", .outcome = QUIET, .gives = true},
+    {.name = "cudaMemGetInfo", .outcome = REFUSED, .after = "cudaMalloc"},
+    {.name = "cudaHostAlloc", .outcome = LOST, .takes = true},
+    {.name = "cudaFreeHost", .outcome = QUIET, .gives = true}, {.name = "cudaPointerGetAttributes", .outcome = QUIET},
+    {.name = "cudaStreamCreateWithFlags", .outcome = LOST, .takes = true},
+    {.name = "cudaStreamDestroy", .outcome = QUIET, .gives = true},
+    {.name = "cudaStreamSynchronize", .outcome = LOST}, {.name = "cudaStreamWaitEvent", .outcome = LOST},
+    {.name = "cudaDeviceSynchronize", .outcome = LOST}, {.name = "cudaEventCreateWithFlags", .outcome = LOST},
+    {.name = "cudaEventDestroy", .outcome = QUIET, .gives = true}, {.name = "cudaEventRecord", .outcome = LOST},
+    {.name = "cudaEventQuery", .outcome = LOST}, {.name = "cudaMemsetAsync", .outcome = LOST},
+    {.name = "cudaMemcpyAsync", .outcome = LOST}, {.name = "cudaLaunchKernel", .outcome = LOST},
+    {.name = "cudaGetDevice", .outcome = UNCALLED}, {.name = "cudaStreamCreate", .outcome = UNCALLED},
+    {.name = "cudaIpcOpenMemHandle", .outcome = UNCALLED}, {.name = "cudaIpcCloseMemHandle", .outcome = UNCALLED},
+    {.name = "cudaIpcGetMemHandle", .outcome = UNCALLED},
+    {.name = "cudaGetLastError", .outcome = CANNOT}, {.name = "cudaGetErrorName", .outcome = CANNOT},
+    {.name = "cudaGetErrorString", .outcome = CANNOT},
+};
+enum { FUNCTIONS = sizeof functions / sizeof functions[0], NTH_MAX = SIM_SEEDS > 1 ? 24 : 2 };
+
+static const struct function *function_of(const char *name)
+{
+    for (unsigned f = 0; f < FUNCTIONS; f++)
+        if (strcmp(functions[f].name, name) == 0) return &functions[f];
+    return NULL;
+}
+
+/* Whether a life and, after it, another went as they must. */
+static bool went_as(enum outcome outcome, struct device *d, enum status s, bool right)
+{
+    bool quiet = outcome == QUIET || (outcome == LOST_OR_QUIET && s == STATUS_OK), again = false;
+
+    enum status wanted = quiet ? STATUS_OK : outcome == REFUSED ? STATUS_RESOURCE_EXHAUSTED : STATUS_UNAVAILABLE;
+    if (s != wanted && !(outcome == LOST && s == STATUS_OK)) return false;
+    if (quiet && !right) return false;
+    s = life(d, &again);
+    if (quiet || outcome == REFUSED) return s == STATUS_OK && again && !d->lost;
+    return s == STATUS_UNAVAILABLE && error.reason == REASON_DEVICE_LOST && d->lost &&
+           strstr(device_error(d)->text, "CUDA error") != NULL;
+}
+
+/* One life in which the nth call of the function fails; false: it was not called so often. */
+static bool failing_life(const struct function *f, unsigned seed, int nth, int why)
+{
+    struct device *d = NULL;
+    bool right = false, is_right;
+    unsigned before_it = f->after != NULL;
+    int64_t before = mem_live();
+
+    begin(seed);
+    if (f->after != NULL) sim_fail(f->after, 1, OUT_OF_MEMORY);
+    sim_fail(f->name, nth, why);
+    enum status s = open_card(&d);
+    if (s != STATUS_OK) {
+        is_right = f->outcome != QUIET && strstr(error.text, "CUDA error") != NULL &&
+                   s == (f->takes && why == OUT_OF_MEMORY ? STATUS_RESOURCE_EXHAUSTED : STATUS_UNAVAILABLE);
+    } else {
+        s = life(d, &right);
+        is_right = sim_stats().met > before_it ? went_as(f->takes && why == OUT_OF_MEMORY ? REFUSED : f->outcome, d, s, right)
+                                               : before_it || (s == STATUS_OK && right);
+        device_free(d);
+    }
+    struct cusim_stats left = sim_stats();
+    if (!f->gives) is_right &= left.live_bytes + left.live_pinned + left.live_streams + left.live_events == 0;
+    if (!is_right || left.mistakes > 0)
+        test_fail(__FILE__, __LINE__, "call %d of %s, seed %u: %s; %s", nth, f->name, seed, error.text, sim_remains());
+    CHECK_EQ(mem_live(), before);
+    CHECK_EQ(sim_plugin()->mem_live(), 0);
+    return left.met > before_it;
+}
+
+/* Whether a call comes may depend on what runs when: then on the seed. */
+static void fail_each(const struct function *f, int why)
+{
+    enum { SEEDS = 30 };
+    unsigned seed = 3;
+
+    while (!failing_life(f, seed, 1, why))
+        if (++seed == 3 + SEEDS) test_fail(__FILE__, __LINE__, "%s is never called", f->name);
+    for (int nth = 2; nth <= NTH_MAX && failing_life(f, seed + (unsigned)nth % 3, nth, why); nth += nth < 8 ? 1 : 7) continue;
+}
+
+TEST(every_failing_call_of_cuda_has_its_outcome)
 {
     need_sim();
-    for (unsigned f = 0; f < FUNCTIONS; f++)
-        for (int nth = 1; nth <= NTH_MAX; nth += nth < 8 ? 1 : 7) {
-            unsigned hits = 0;
-            failing_life(functions[f].name, nth, UNKNOWN_ERROR, &hits);
-            if (nth == 1 && functions[f].is_told && hits == 0)
-                test_fail(__FILE__, __LINE__, "a failure of %s is not told", functions[f].name);
-        }
-    for (int nth = 1; nth < NTH_MAX; nth++) {
-        unsigned hits = 0;
-        failing_life("cudaMalloc", nth, OUT_OF_MEMORY, &hits);
-        failing_life("cudaHostAlloc", nth, OUT_OF_MEMORY, &hits);
+    for (unsigned f = 0; f < FUNCTIONS; f++) {
+        if (functions[f].outcome >= UNCALLED) continue;
+        fail_each(&functions[f], UNKNOWN_ERROR);
+        if (functions[f].takes) fail_each(&functions[f], OUT_OF_MEMORY);
     }
+}
+
+TEST(no_function_of_cuda_that_the_plug_in_calls_is_left_out)
+{
+    unsigned count = 0;
+
+    need_sim();
+    for (const char *const *name = sim_calls(); *name != NULL; name++, count++)
+        if (function_of(*name) == NULL) test_fail(__FILE__, __LINE__, "%s has no row among the functions", *name);
+    CHECK_EQ(count, FUNCTIONS);
+}
+
+/* ---- what the plug-in forgets ------------------------------------------------------------------------------------------ */
+
+/* Every call of one function says that all is well and does nothing, in a life under each order. Whether one of the seeds shows
+ * it, in a wrong result, a status or a mistake that the stand-in counts. */
+static bool is_found(const char *function, unsigned seeds)
+{
+    bool shown = false;
+
+    for (unsigned seed = 0; seed < seeds && !shown; seed++) {
+        struct device *d = NULL;
+        bool right = false;
+        begin(seed);
+        CHECK_OK(open_card(&d), &error);
+        if (function != NULL) sim_skip(function, 0);
+        shown = life(d, &right) != STATUS_OK || !right;
+        device_free(d);
+        shown |= sim_stats().mistakes > 0;
+    }
+    return shown;
+}
+
+TEST(a_life_without_a_fault_shows_none)
+{
+    need_sim();
+    CHECK(!is_found(NULL, SIM_SEEDS > 1 ? SIM_ORDERS : 1));
+}
+
+/* The plug-in without its waits, marks and clearing is not what the tests pass. */
+TEST(a_plug_in_that_forgets_to_order_its_work_is_found)
+{
+    static const char *const forgotten[] = {"cudaStreamWaitEvent", "cudaEventRecord", "cudaEventQuery", "cudaStreamSynchronize",
+                                            "cudaDeviceSynchronize", "cudaMemsetAsync", "cudaMemcpyAsync", "cudaLaunchKernel"};
+
+    need_sim();
+    if (SIM_SEEDS == 1) test_skip("wrong values are looked for; a sanitizer would stop at the first race");
+    for (size_t i = 0; i < sizeof forgotten / sizeof forgotten[0]; i++)
+        if (!is_found(forgotten[i], 3 * SIM_ORDERS)) test_fail(__FILE__, __LINE__, "without %s all is well", forgotten[i]);
 }
 
 TEST(a_kernel_that_fails_loses_the_device_for_ever)
@@ -581,10 +700,10 @@ TEST(a_kernel_that_fails_loses_the_device_for_ever)
     for (unsigned seed = 3; seed < 6; seed++)
         for (int nth = 1; nth <= 5; nth++) {
             struct device *d = open_sim(seed);
-            float out;
+            bool right;
             sim_fault_kernel(nth, 0);
-            CHECK_EQ(life(d, &out), STATUS_UNAVAILABLE);
-            CHECK_EQ(life(d, &out), STATUS_UNAVAILABLE);
+            CHECK_EQ(life(d, &right), STATUS_UNAVAILABLE);
+            CHECK_EQ(life(d, &right), STATUS_UNAVAILABLE);
             CHECK_EQ(error.reason, REASON_DEVICE_LOST);
             CHECK_SAYS(error.text, "device is lost: ");
             CHECK_SAYS(error.text, "CUDA error 700 cudaErrorIllegalAddress");
@@ -598,17 +717,16 @@ TEST(every_failing_allocation_of_the_plug_in_is_a_status)
     need_sim();
     for (uint64_t n = 1;; n += SIM_SEEDS > 1 ? 1 : 5) {
         struct device *d = NULL;
-        float out = 0;
+        bool right = false;
 
-        CHECK_OK(sim_device_new(4, &d, &error), &error);
-        device_free(d);
+        begin(4);
         sim_plugin()->mem_fault_at(n);
-        enum status s = cuda_device_new(&(struct card){.chunk_size = 1, .slot_size = SLOT_SIZE}, &d, &error);
+        enum status s = open_card(&d);
         bool opened = s == STATUS_OK;
-        if (opened) s = life(d, &out);
+        if (opened) s = life(d, &right);
         bool hit = sim_plugin()->mem_fault_hit();
         sim_plugin()->mem_fault_at(0);
-        if (opened && hit && s != STATUS_OK) CHECK_EQ(life(d, &out), STATUS_OK);
+        if (opened && hit && s != STATUS_OK) CHECK_EQ(life(d, &right), STATUS_OK);
         if (opened) device_free(d);
         CHECK_EQ(sim_plugin()->mem_live(), 0);
         CHECK(s == STATUS_OK || s == STATUS_RESOURCE_EXHAUSTED);
