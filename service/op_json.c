@@ -204,8 +204,9 @@ json_t *server_info_json(const struct server *s)
                      "stores", (int)map_count(c->stores), "clients", (int)(s->session_count - s->own_sessions),
                      "keys_on_cpu", (json_int_t)c->keys_on_cpu,
                      "memory", "device", (json_int_t)c->device->bytes_held,
-                     "cpu", (json_int_t)(c->device->cpu != NULL ? c->device->cpu->bytes_held : 0), "staging", (json_int_t)c->staging_used,
-                     "staging_max", (json_int_t)c->staging_max, "cache", (json_int_t)c->cache_bytes,
+                     "cpu", (json_int_t)(c->device->cpu != NULL ? c->device->cpu->bytes_held : 0),
+                     "staging", (json_int_t)c->staging_used, "staging_max", (json_int_t)c->staging_max,
+                     "cache", (json_int_t)c->cache_bytes,
                      "mailboxes", (json_int_t)s->box_bytes,
                      "bulk", bulk_json(s), "mailbox", mailbox_offer(s), "limits", limits_json(s));
 }

@@ -50,10 +50,16 @@ static uint64_t size_max(const struct server *s)
                                                                                           : MAILBOX_SIZE_MAX;
 }
 
-static bool is_offered(const struct server *s)
+/* A card does not order its copies with the work of the CPU, where keys may lie when the GPUs are full. */
+static const char *why_none(const struct server *s)
 {
-    return s->host != NULL && s->host[0] != '\0' && s->core.device->uuid[0] != '\0' && size_max(s) >= MAILBOX_SIZE_MIN;
+    if (s->core.device->uuid[0] == '\0') return "";
+    if (s->core.device->cpu != NULL) return ", and with --device-full host on the CPU as well";
+    bool leaves_none = s->host == NULL || s->host[0] == '\0' || size_max(s) < MAILBOX_SIZE_MIN;
+    return leaves_none ? ", and --mailbox-max leaves no room" : NULL;
 }
+
+static bool is_offered(const struct server *s) { return why_none(s) == NULL; }
 
 json_t *mailbox_offer(const struct server *s)
 {
@@ -66,8 +72,7 @@ static enum status check_wish(const struct server *s, struct bytes host, uint32_
 {
     if (!is_offered(s))
         return error_set(e, REASON_UNIMPLEMENTED, "there are no mailboxes here: values lie on the %s device%s",
-                         device_kind(s->core.device), s->core.device->uuid[0] == '\0' ? ""
-                         : ", and --mailbox-max leaves no room");
+                         device_kind(s->core.device), why_none(s));
     if (!bytes_equal(host, bytes_text(s->host)))
         return error_set(e, REASON_UNIMPLEMENTED, "a mailbox is for clients on the daemon's machine, which is host %s",
                          s->host);

@@ -197,6 +197,7 @@ class OnTheStandIn(unittest.TestCase):
                 self.assertEqual(kv.get_states("w4")["w4"].updates, 3)
             info = json.loads(get(d.fields["admin"] + "/v1/info")[1])
             self.assertEqual((info["device"], info["keys_on_cpu"]), ("cuda:0", 3))
+            self.assertIsNone(info["mailbox"], "a card's copies do not wait for the CPU's work")
             self.assertGreaterEqual(info["memory"]["cpu"], 3 * 4 * 400_000)
             self.assertIn(b"paramd_keys_on_cpu 3", get(d.fields["probe"] + "/metrics")[1])
             self.assertEqual(d.log().count("lies on the CPU"), 3)
