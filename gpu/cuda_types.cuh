@@ -28,7 +28,8 @@
 #ifdef CUSIM
 template <class A, void (*F)(A)> static const void *kernel_entry(const char *name, int flags)
 {
-    static cusim_reg entry((const void *)F, name, [](void **a) { F(*(A *)a[0]); }, sizeof(A), flags);
+    /* Each time, which is nothing after the first: threads of several devices come here, and would race for a static. */
+    cusim_register((const void *)F, name, [](void **a) { F(*(A *)a[0]); }, sizeof(A), flags);
     return (const void *)F;
 }
 #define KERNEL(A, flags, ...) kernel_entry<A, __VA_ARGS__>(#__VA_ARGS__, flags)
