@@ -66,7 +66,7 @@ enum {
     PROGRAM_INSTRUCTIONS_MAX = 256,  /* of the element part */
     PROGRAM_REGISTERS_MAX = 24,      /* values of an element that are wanted at once, arrays apart */
     PROGRAM_KERNELS_MAX = 16,        /* compiled, that a GPU keeps; then one makes room */
-    PROGRAM_RESTED_STEPS = 1024,     /* which no step has used for so many steps by other programs */
+    PROGRAM_RESTED_STEPS = 256,      /* which no step has used for so many steps by other programs */
 
     IN_FLIGHT_BULK = 4,              /* requests on one bulk connection */
     IN_FLIGHT_SMALL = 16,

@@ -75,6 +75,7 @@ struct value {
     struct device *d;
     struct queue *q;
     enum dtype type;
+    size_t count;                    /* of a step */
     struct dmem m[PIECES];
     uint32_t flags;
 };
@@ -111,7 +112,7 @@ static void fill(struct value *v, enum piece p, uint64_t *random)
 
 static void value_open(struct value *v, struct device *d, enum dtype type, uint64_t seed)
 {
-    *v = (struct value){.d = d, .type = type};
+    *v = (struct value){.d = d, .type = type, .count = COUNT};
     CHECK_OK(device_queue_new(d, &v->q, &error), &error);
     for (unsigned p = 0; p < PIECES; p++) {
         CHECK_OK(device_mem_new(d, size_of(v, p), &v->m[p], &error), &error);
@@ -131,7 +132,7 @@ static const struct shape plain = {true, true, false};
 
 static enum status step_as(struct value *v, const struct program *p, struct shape has)
 {
-    struct step s = {.rule = RULE_program, .type = v->type, .count = COUNT, .from = v->m[VALUE], .to = v->m[VALUE],
+    struct step s = {.rule = RULE_program, .type = v->type, .count = v->count, .from = v->m[VALUE], .to = v->m[VALUE],
                      .program = p, .flags = &v->flags};
     double params[PROGRAM_PARAMS_MAX], moments[EXPR_MOMENT_COUNT] = {3, 2, 4, 1};
 
@@ -311,6 +312,7 @@ TEST(one_program_more_than_are_kept_is_interpreted_until_another_has_rested)
     struct value v;
 
     value_open(&v, d, DTYPE_f32, 1);
+    v.count = 5;
     for (unsigned i = 0; i < PROGRAM_KERNELS_MAX; i++) {
         p[i] = nth_program(i);
         (void)step_until_compiled(&v, p[i]);
