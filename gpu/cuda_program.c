@@ -30,7 +30,7 @@ struct programs {
     bool forbidden;
     char *library, *toolkit;         /* copies: the environment is no thread's own */
 
-    pthread_mutex_t lock;            /* of what follows up to the device thread's; never held across a call that waits */
+    pthread_mutex_t lock;            /* of what follows, up to the device thread's; held across no call that waits */
     pthread_cond_t there;
     struct compiled *first, **last;  /* ASKED and not begun */
     char why[160];
@@ -44,7 +44,7 @@ struct programs {
     struct compiled kept[PROGRAM_KERNELS_MAX];
 };
 
-/* ---- the compiler: a thread ------------------------------------------------------------------------------------------- */
+/* ---- the compiler: a thread -------------------------------------------------------------------------------------- */
 
 static void note(struct programs *p, const char *why)
 {
@@ -145,7 +145,7 @@ static void *compiler(void *programs)
     return NULL;
 }
 
-/* ---- the device thread ------------------------------------------------------------------------------------------------ */
+/* ---- the device thread ------------------------------------------------------------------------------------------- */
 
 static int state_of(const struct compiled *k) { return atomic_load_explicit(&k->state, memory_order_acquire); }
 
@@ -227,7 +227,7 @@ struct compiled *programs_find(struct programs *p, const struct program *program
 const void *compiled_kernel(const struct compiled *k) { return k->kernel; }
 void compiled_passed(struct compiled *k) { k->underway--; }
 
-/* ---- all -------------------------------------------------------------------------------------------------------------- */
+/* ---- all --------------------------------------------------------------------------------------------------------- */
 
 void programs_look(struct programs *p, struct device_programs *out)
 {

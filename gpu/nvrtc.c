@@ -9,7 +9,7 @@
 
 enum { ARCHITECTURES_MAX = 64 };
 
-/* ---- the library -------------------------------------------------------------------------------------------------- */
+/* ---- the library ------------------------------------------------------------------------------------------------- */
 
 /* Without RTLD_NODELETE it could go while threads of its own run. */
 static void *open_at(const char *name) { return dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); }
@@ -48,7 +48,7 @@ enum status nvrtc_open(const struct nvrtc_places *p, struct nvrtc *out, struct e
     return STATUS_OK;
 }
 
-/* ---- compiling ---------------------------------------------------------------------------------------------------- */
+/* ---- compiling --------------------------------------------------------------------------------------------------- */
 
 static enum status fault(const struct nvrtc *n, const char *what, int r, struct error *e)
 {
