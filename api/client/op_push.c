@@ -560,12 +560,29 @@ static bool is_for_gpus(const struct op_push *p, const struct item *i)
            i->key->size >= LIST_SIZE_MIN && (i->key->dtype == DTYPE_f32 || i->key->dtype == DTYPE_f64);
 }
 
+/* The store's streams know nothing of CUDA's default stream, so what that was given before the call is waited for: a byte
+ * that is copied by way of ours comes after it. */
+static enum status await_values(struct op_push *p, const struct item *i, struct error *e)
+{
+    struct gpu *gpu = &p->op.engine->gpu;
+    enum status s = STATUS_OK;
+    char byte;
+
+    for (size_t n = 0; n < i->count && s == STATUS_OK; n++) {
+        const struct paramd_tensor *t = &p->t.values[p->grouped[i->first + n]];
+        if (!tensor_on_gpu(t)) continue;
+        s = gpu_copy(gpu, &byte, t->data, 1, e);
+        if (s == STATUS_OK) s = gpu_settle(gpu, e);
+    }
+    return s;
+}
+
 static enum status make_list(struct op_push *p, struct item *i, struct error *e)
 {
     i->list = mem_array(i->count, sizeof *i->list);
     if (i->list == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for %zu values", i->count);
     for (size_t n = 0; n < i->count; n++) i->list[n] = p->t.values[p->grouped[i->first + n]].data;
-    return STATUS_OK;
+    return await_values(p, i, e);
 }
 
 static enum status sum_of(struct op_push *p, struct item *i, struct error *e)

@@ -172,13 +172,37 @@ TEST(lists_of_any_length_are_summed_wherever_the_sum_lies)
         }
 }
 
-/* ---- failures --------------------------------------------------------------------------------------------------- */
-
 static struct device *open_two_cards(unsigned seed)
 {
     if (!sim_present()) test_skip("the stand-in for CUDA was not built: it needs CUDA's headers");
     return device_open(TWO_CARDS, seed);
 }
+
+/* Two of the values lie on cards, one of them not on the one that it is for. */
+TEST(values_may_lie_on_any_card)
+{
+    for (unsigned seed = 3; seed < 3 + SIM_SEEDS; seed++) {
+        struct device *d = open_two_cards(seed), *cards[ARRAY_MEMBERS_MAX];
+        struct sums *s = open_sums(d);
+        struct dmem m[2];
+
+        CHECK_EQ(device_members(d, cards), 2);
+        for (unsigned i = 0; i < 2; i++) {
+            struct queue *q = NULL;
+            CHECK_OK(device_mem_new(cards[1], COUNT_MAX * 4, &m[i], &error), &error);
+            CHECK_OK(device_queue_new(cards[1], &q, &error), &error);
+            CHECK_EQ(device_upload(q, m[i], 0, &given[i], COUNT_MAX * 4), STATUS_OK);
+            device_queue_free(q);
+            values[i] = m[i].at;
+        }
+        one_list(s, d, DTYPE_f32, 3, COUNT_MAX, false);
+        for (unsigned i = 0; i < 2; i++) device_mem_free(&m[i]);
+        sums_free(s);
+        device_close(TWO_CARDS, d);
+    }
+}
+
+/* ---- failures --------------------------------------------------------------------------------------------------- */
 
 TEST(a_list_on_which_nccl_fails_is_told_and_the_next_one_is_right)
 {

@@ -310,6 +310,31 @@ TEST(a_store_in_the_process_takes_values_on_the_gpu)
     paramd_close(kv);
 }
 
+/* From 1 MiB on they go to the group from where they lie. */
+TEST(a_store_of_type_nccl_sums_lists_of_values_on_the_gpu)
+{
+    enum { COUNT = 1 << 18 };
+    struct paramd_key key = PARAMD_STR("w"), keys[] = {key, key, key};
+    struct paramd *kv;
+    char *stats;
+
+    choose_stand_in("random");
+    setenv("PARAMD_NCCL", getenv("PARAMD_CUDA_PLUGIN"), 1);
+    CHECK_CALL(paramd_create("nccl", NULL, &kv, &e));
+    CHECK_CALL(paramd_set_updater(kv, "{\"type\": \"add\"}", &e));
+    struct array a = array_new(COUNT, 1), b = array_new(COUNT, 20), c = array_new(COUNT, 300);
+    struct paramd_tensor list[] = {tensor(&a), tensor(&b), tensor(&c)}, out = tensor(&a);
+    CHECK_CALL(paramd_init(kv, 1, &key, list, &e));
+    CHECK_CALL(paramd_push(kv, 3, keys, list, 0, &e));
+    CHECK_CALL(paramd_pull(kv, 1, &key, &out, 0, &e));
+    CHECK(read_array(&a) == 322);
+    CHECK_CALL(paramd_call(kv, "Stats", "{}", &stats, &e));
+    CHECK_SAYS(stats, "\"summed\":1,\"by\":\"nccl\"");
+    paramd_text_free(stats);
+    device_mem_free(&a.mem), device_mem_free(&b.mem), device_mem_free(&c.mem);
+    paramd_close(kv);
+}
+
 TEST(several_gpus_as_one_lend_mailboxes_of_the_first)
 {
     start_with_two("cuda:0,1");
