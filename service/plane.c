@@ -581,7 +581,8 @@ static void start_call(struct plane *p)
     struct call *l = p->gathering;
     struct error e;
 
-    if (p->state != PLANE_READY || p->verdict_ms != 0 || p->running != NULL || l == NULL || l->announced < p->count) return;
+    if (p->state != PLANE_READY || p->verdict_ms != 0 || p->running != NULL) return;
+    if (l == NULL || l->announced < p->count) return;
     p->running = l;
     p->gathering = NULL;
     l->stage = STAGE_SUMS;
