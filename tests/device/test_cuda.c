@@ -541,7 +541,8 @@ enum outcome {
     REFUSED,                 /* what was asked for is, and the device goes on */
     QUIET,                   /* nobody is told: it only asked, or what it gives back goes with the process */
     LOST_OR_QUIET,           /* it comes before both kinds */
-    UNCALLED,                /* not by a life: sharing memory, and the half for trainers (gpu/cuda_trainer.c) */
+    UNCALLED,                /* not by a life: sharing memory, the half for trainers (gpu/cuda_trainer.c), and kernels of
+                              * programs, whose failures test_cuda_program.c has */
     CANNOT                   /* it does not fail */
 };
 
@@ -550,12 +551,12 @@ static const struct function {
     enum outcome outcome;
     bool takes;              /* memory: the lack of it is no loss of the device */
     bool gives;              /* what it does not give back is left over */
-    const char *after;       /* is only called when this one has found no memory */
+    const char *after;       /* is called once more when this one has found no memory, and then changes nothing */
 } functions[] = {
     {.name = "cudaGetDeviceCount", .outcome = LOST}, {.name = "cudaGetDeviceProperties", .outcome = LOST},
     {.name = "cudaSetDevice", .outcome = LOST_OR_QUIET, .gives = true},
     {.name = "cudaMalloc", .outcome = LOST, .takes = true}, {.name = "cudaFree", .outcome = QUIET, .gives = true},
-    {.name = "cudaMemGetInfo", .outcome = REFUSED, .after = "cudaMalloc"},
+    {.name = "cudaMemGetInfo", .outcome = LOST, .after = "cudaMalloc"},
     {.name = "cudaHostAlloc", .outcome = LOST, .takes = true},
     {.name = "cudaFreeHost", .outcome = QUIET, .gives = true}, {.name = "cudaPointerGetAttributes", .outcome = QUIET},
     {.name = "cudaStreamCreateWithFlags", .outcome = LOST, .takes = true},
@@ -567,7 +568,9 @@ static const struct function {
     {.name = "cudaMemcpyAsync", .outcome = LOST}, {.name = "cudaLaunchKernel", .outcome = LOST},
     {.name = "cudaGetDevice", .outcome = UNCALLED}, {.name = "cudaStreamCreate", .outcome = UNCALLED},
     {.name = "cudaIpcOpenMemHandle", .outcome = UNCALLED}, {.name = "cudaIpcCloseMemHandle", .outcome = UNCALLED},
-    {.name = "cudaIpcGetMemHandle", .outcome = UNCALLED},
+    {.name = "cudaIpcGetMemHandle", .outcome = UNCALLED}, {.name = "cudaLibraryLoadData", .outcome = UNCALLED},
+    {.name = "cudaLibraryGetKernel", .outcome = UNCALLED}, {.name = "cudaLibraryUnload", .outcome = UNCALLED},
+    {.name = "cudaFuncGetAttributes", .outcome = UNCALLED},
     {.name = "cudaGetLastError", .outcome = CANNOT}, {.name = "cudaGetErrorName", .outcome = CANNOT},
     {.name = "cudaGetErrorString", .outcome = CANNOT},
 };
@@ -594,16 +597,16 @@ static bool went_as(enum outcome outcome, struct device *d, enum status s, bool 
            strstr(device_error(d)->text, "CUDA error") != NULL;
 }
 
-/* One life in which the nth call of the function fails; false: it was not called so often. */
-static bool failing_life(const struct function *f, unsigned seed, int nth, int why)
+/* One life in which the nth call of the function fails, perhaps after another call; false: it was not called so often. */
+static bool failing_life(const struct function *f, unsigned seed, int nth, int why, const char *after)
 {
     struct device *d = NULL;
     bool right = false, is_right;
-    unsigned before_it = f->after != NULL;
+    unsigned before_it = after != NULL;
     int64_t before = mem_live();
 
     begin(seed);
-    if (f->after != NULL) sim_fail(f->after, 1, OUT_OF_MEMORY);
+    if (after != NULL) sim_fail(after, 1, OUT_OF_MEMORY);
     sim_fail(f->name, nth, why);
     enum status s = open_card(&d);
     if (s != STATUS_OK) {
@@ -611,8 +614,8 @@ static bool failing_life(const struct function *f, unsigned seed, int nth, int w
                    s == (f->takes && why == OUT_OF_MEMORY ? STATUS_RESOURCE_EXHAUSTED : STATUS_UNAVAILABLE);
     } else {
         s = life(d, &right);
-        is_right = sim_stats().met > before_it ? went_as(f->takes && why == OUT_OF_MEMORY ? REFUSED : f->outcome, d, s, right)
-                                               : before_it || (s == STATUS_OK && right);
+        enum outcome outcome = after != NULL || (f->takes && why == OUT_OF_MEMORY) ? REFUSED : f->outcome;
+        is_right = sim_stats().met > before_it ? went_as(outcome, d, s, right) : before_it || (s == STATUS_OK && right);
         device_free(d);
     }
     struct cusim_stats left = sim_stats();
@@ -630,9 +633,9 @@ static void fail_each(const struct function *f, int why)
     enum { SEEDS = 30 };
     unsigned seed = 3;
 
-    while (!failing_life(f, seed, 1, why))
+    while (!failing_life(f, seed, 1, why, NULL))
         if (++seed == 3 + SEEDS) test_fail(__FILE__, __LINE__, "%s is never called", f->name);
-    for (int nth = 2; nth <= NTH_MAX && failing_life(f, seed + (unsigned)nth % 3, nth, why); nth += nth < 8 ? 1 : 7) continue;
+    for (int nth = 2; nth <= NTH_MAX && failing_life(f, seed + (unsigned)nth % 3, nth, why, NULL); nth += nth < 8 ? 1 : 7) continue;
 }
 
 TEST(every_failing_call_of_cuda_has_its_outcome)
@@ -642,6 +645,7 @@ TEST(every_failing_call_of_cuda_has_its_outcome)
         if (functions[f].outcome >= UNCALLED) continue;
         fail_each(&functions[f], UNKNOWN_ERROR);
         if (functions[f].takes) fail_each(&functions[f], OUT_OF_MEMORY);
+        if (functions[f].after != NULL) CHECK(failing_life(&functions[f], 3, 2, UNKNOWN_ERROR, functions[f].after));
     }
 }
 
