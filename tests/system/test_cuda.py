@@ -62,6 +62,16 @@ def store(daemon, kind="dist_async"):
     return paramd.kv.create(kind, daemon.fields["data"], num_workers=1)
 
 
+def unready(d):
+    """What /readyz says when the daemon has looked at its device, as it does now and then."""
+    for _ in range(200):
+        status = get(d.fields["probe"] + "/readyz")[0]
+        if status != 200:
+            break
+        time.sleep(0.02)
+    return status
+
+
 @NEEDS_STAND_IN
 class OnTheStandIn(unittest.TestCase):
     def test_auto_takes_the_gpu_and_tells_its_name(self):
@@ -158,7 +168,7 @@ class OnTheStandIn(unittest.TestCase):
             with self.assertRaises(paramd.ParamdError) as raised:
                 kv.init("more", np.zeros(100, "float32"))
             self.assertRegex(str(raised.exception), "the cuda:0,1 device is lost: cuda:[01]: .*CUDA error 700")
-            self.assertEqual(get(d.fields["probe"] + "/readyz")[0], 503)
+            self.assertEqual(unready(d), 503)
             self.assertEqual(get(d.fields["probe"] + "/livez")[0], 200)
         self.assertEqual(d.status, 0)
 
@@ -231,11 +241,7 @@ class OnTheStandIn(unittest.TestCase):
                     kv.push(f"w{i}", np.ones(100, "float32"))
                     kv.pull(f"w{i}")
             self.assertEqual(raised.exception.reason, "device-unavailable")
-            for _ in range(200):
-                if get(d.fields["probe"] + "/readyz")[0] == 503:
-                    break
-                time.sleep(0.02)
-            self.assertEqual(get(d.fields["probe"] + "/readyz")[0], 503)
+            self.assertEqual(unready(d), 503)
             self.assertIn("CUDA error 700 cudaErrorIllegalAddress", d.log())
             self.assertEqual(get(d.fields["probe"] + "/livez")[0], 200)
             self.assertEqual(get(d.fields["admin"] + "/v1/info")[0], 200)
@@ -351,7 +357,7 @@ class ListsInTheProcess(unittest.TestCase):
     def test_without_nccl_the_sums_are_the_same_and_the_reason_is_said(self):
         said = self.lists(2, nccl="/nowhere/libnccl.so.2")
         self.assertEqual((said["right"], said["lists"]["summed"], said["lists"]["by"]), ([True] * 6, 3, "local"))
-        self.assertIn("NCCL is not here: /nowhere/libnccl.so.2", said["lists"]["why_not_nccl"])
+        self.assertRegex(said["lists"]["why_not_nccl"], "NCCL is not here .*/nowhere/libnccl.so.2")
 
     def test_a_card_that_is_lost_while_a_list_is_summed_is_told_by_the_push(self):
         said = self.lists(2, CUSIM_FAIL="cudaMemcpyAsync:7:999")

@@ -265,7 +265,7 @@ class Command(unittest.TestCase):
         self.assertEqual(json.loads(self.run_it('summary', 'net.json', '--json'))['total']['parameters'], 96000)
 
     def test_what_is_wrong_is_told(self):
-        self.assertIn('No such file', self.run_it('viz', 'nothing.json', code=1))
+        self.assertIn('No such file', self.run_it('viz', 'nothing.json', code=2))
         self.assertIn('none of default', self.run_it('viz', 'net.json', '--view', 'pretty', code=1))
         pathlib.Path(self.folder.name, 'bad.json').write_text('{"nodes": [')
         self.assertIn('bad.json: line 1', self.run_it('viz', 'bad.json', code=1))
