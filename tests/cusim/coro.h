@@ -11,10 +11,16 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#if !defined __x86_64__
 #include <ucontext.h>
+#endif
 
 struct coro {
-    ucontext_t context;
+#if defined __x86_64__
+    void *at;                /* its stack pointer while it does not run */
+#else
+    ucontext_t at;
+#endif
     const void *bottom;      /* of its stack, as the address sanitizer wants it told */
     size_t size;
     void *stack;             /* NULL: the stack of a thread, which is not ours */
