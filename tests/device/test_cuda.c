@@ -640,6 +640,7 @@ static void fail_each(const struct function *f, int why)
 
 TEST(every_failing_call_of_cuda_has_its_outcome)
 {
+    if (SIM_RACES_ONLY) test_skip("the builds without the thread sanitizer do that");
     need_sim();
     for (unsigned f = 0; f < FUNCTIONS; f++) {
         if (functions[f].outcome >= UNCALLED) continue;
@@ -718,6 +719,7 @@ TEST(a_kernel_that_fails_loses_the_device_for_ever)
 
 TEST(every_failing_allocation_of_the_plug_in_is_a_status)
 {
+    if (SIM_RACES_ONLY) test_skip("the builds without the thread sanitizer do that");
     need_sim();
     for (uint64_t n = 1;; n += SIM_SEEDS > 1 ? 1 : 5) {
         struct device *d = NULL;
