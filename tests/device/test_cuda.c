@@ -650,6 +650,24 @@ TEST(every_failing_call_of_cuda_has_its_outcome)
     }
 }
 
+/* As in a container that may not: trainers then send through host memory, and the keys stay. */
+TEST(memory_that_cannot_be_shared_is_refused_and_the_device_goes_on)
+{
+    need_sim();
+    struct device *d = open_sim(4);
+    struct mem_handle handle;
+    struct dmem m;
+
+    sim_fail("cudaIpcGetMemHandle", 1, UNKNOWN_ERROR);
+    CHECK_EQ(device_shared_new(d, 1 << 20, &m, &handle, &error), STATUS_UNIMPLEMENTED);
+    CHECK_SAYS(error.text, "sharing memory with another process: CUDA error");
+    CHECK(!d->lost);
+    CHECK_EQ(d->bytes_held, 0);
+    m = room(d, 1 << 20);
+    device_mem_free(&m);
+    close_sim(d);
+}
+
 TEST(no_function_of_cuda_that_the_plug_in_calls_is_left_out)
 {
     unsigned count = 0;
