@@ -541,8 +541,8 @@ enum outcome {
     REFUSED,                 /* what was asked for is, and the device goes on */
     QUIET,                   /* nobody is told: it only asked, or what it gives back goes with the process */
     LOST_OR_QUIET,           /* it comes before both kinds */
-    UNCALLED,                /* not by a life: sharing memory (a test below), the half for trainers (gpu/cuda_trainer.c), and kernels of
-                              * programs, whose failures test_cuda_program.c has */
+    UNCALLED,                /* not by a life: sharing memory (a test below), the half for trainers (gpu/cuda_trainer.c), and
+                              * kernels of programs, whose failures test_cuda_program.c has */
     CANNOT                   /* it does not fail */
 };
 
