@@ -263,9 +263,10 @@ test-bins: $(TEST_BINS) $(OUT)/tests/gpu/bench_gpu $(if $(HAVE_CUDA),$(OUT)/para
 FUZZ_SECONDS ?= 20
 SCRIPTS := tests/unit/test_headers.sh tests/unit/test_cuda_link.sh tests/unit/test_layers.py $(wildcard tests/system/test_*.py) \
 	$(if $(HAVE_CUDA),,tests/cusim/without_cuda.sh)
-# those in which several threads take part; of the devices the store's tests see theirs, since the whole suite takes minutes there
+# those in which several threads take part
 THREADED := $(filter tests/cusim/test_cusim.c tests/cusim/test_nccl.c tests/cusim/test_group_nccl.c %test_mailbox.c %test_log.c \
-	%test_store.c %test_server.c %test_plane.c tests/device/test_cuda.c tests/device/test_cuda_program.c tests/system/%,$(TESTS))
+	%test_store.c %test_server.c %test_plane.c tests/device/test_device.c tests/device/test_cuda.c tests/device/test_cuda_program.c \
+	tests/system/%,$(TESTS))
 test: deps-test
 	@$(MAKE) --no-print-directory BUILD=release all test-bins fuzz-bins
 	@$(MAKE) --no-print-directory BUILD=asan all test-bins

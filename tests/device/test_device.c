@@ -77,17 +77,25 @@ static struct device *device_open(int kind, unsigned n)
     return outer;
 }
 
+/* The thread sanitizer looks at those that have threads of their own, one of each kind; the stand-in's are in test_cuda.c and the
+ * store's tests, as it has work for each thread of a kernel. */
+static bool has_threads(unsigned i)
+{
+    return devices[i].n == 2 && (devices[i].kind == CPU || devices[i].kind == CPUS || devices[i].kind == MIXED);
+}
+
 static bool there_is(unsigned i)
 {
+    if (SIM_RACES_ONLY) return has_threads(i);
     if (sim_replaced()) return devices[i].kind == SIM && devices[i].n == 4;
     return devices[i].kind != SIM || (devices[i].n < 4 + SIM_SEEDS && sim_present());
 }
 
 static bool is_cuda(const struct device *d) { return strncmp(device_kind(d), "cuda", 4) == 0; }
 
-/* On the stand-in under a sanitizer each thread of a kernel with barriers costs as much as a thread of the machine. There a
- * test takes each n-th case. */
-static size_t each(const struct device *d, size_t n) { return SIM_SEEDS == 1 && is_cuda(d) ? n : 1; }
+/* On the stand-in under a sanitizer each thread of a kernel with barriers costs as much as a thread of the machine, and to the
+ * thread sanitizer all elements of all devices do. There a test takes each n-th case. */
+static size_t each(const struct device *d, size_t n) { return SIM_RACES_ONLY || (SIM_SEEDS == 1 && is_cuda(d)) ? n : 1; }
 
 static void check_clean(int kind)
 {
