@@ -61,22 +61,22 @@ struct key {
     struct version *current;
     struct queue *queue;
     uint32_t home;                           /* where all its memory lies, see gpu/device.h */
+    uint8_t buffers;                         /* versions and spares, and one being written */
+    uint8_t own_taken;                       /* bit i: own[i] is in use */
+    uint8_t queue_index;
+    bool busy : 1;                           /* one is in flight */
+    bool turning : 1;                        /* and it is a turn: it writes no buffer */
+    bool starting : 1;                       /* update_next is at work */
+    bool deleted : 1;
+    bool on_plane : 1;                       /* in a call that is not counted (plane.h) */
+    bool room_lent : 1;                      /* a contribution to rounds[0] arrives in the room kept for it */
     uint64_t kept;                           /* bytes that its home keeps for it */
-    unsigned buffers;                        /* versions and spares, and one being written */
     struct list versions;
     struct list spares;
     struct list updates;                     /* waiting */
     struct list waiters;                     /* conditions */
     struct watch *watch;                     /* owned; NULL: nobody looks at its statistics */
     uint64_t pushes;
-    bool busy;                               /* one is in flight */
-    bool turning;                            /* and it is a turn: it writes no buffer */
-    bool starting;                           /* update_next is at work */
-    bool deleted;
-    bool on_plane;                           /* in a call that is not counted (plane.h) */
-    bool room_lent;                          /* a contribution to rounds[0] arrives in the room kept for it */
-    uint8_t own_taken;                       /* bit i: own[i] is in use */
-    uint8_t queue_index;
     struct state state;                      /* what the updater keeps for it */
     struct key_shape shape;
     struct version own[KEY_VERSIONS];        /* the versions that it mostly has; further ones are allocated */
