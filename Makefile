@@ -245,7 +245,9 @@ deps-test: deps-run
 	$(call need,$(DEPS_TEST))
 deps-bench: deps-run
 	$(call need,$(DEPS_BENCH))
-deps: deps-build deps-run deps-test deps-bench
+# One call, since a package manager serves one at a time.
+deps:
+	$(call need,$(DEPS_BUILD) $(DEPS_TEST) $(DEPS_BENCH))
 
 # ---- what one does with it --------------------------------------------------------------------------------------
 

@@ -101,8 +101,9 @@ void sp_set_account(struct sp_conn *c, struct sp_account *a);
  * nothing is known yet. May be called from a callback. */
 void sp_set_soft_max(struct sp_conn *c, size_t size);
 
-/* Reads what is there, at most about `budget` bytes, and calls the handler. OK: go on. Anything else: the connection
- * is over (UNREACHABLE: the peer closed; MALFORMED and TOO_LARGE: it broke the protocol); *e tells why.
+/* Reads what is there, at most about `budget` bytes, and fewer when something waits to be sent, and calls the handler. OK:
+ * go on. Anything else: the connection is over (UNREACHABLE: the peer closed; MALFORMED and TOO_LARGE: it broke the
+ * protocol); *e tells why.
  *
  * A REP takes no further request while SEND_QUEUE_MAX bytes of answers wait. Requests that had come in with earlier
  * ones then lie here and not in the socket, and polling does not tell of them: see sp_wants_read. */

@@ -1,6 +1,7 @@
 #include "api/wire.h"
 
 #include <assert.h>
+#include <endian.h>
 #include <string.h>
 
 static_assert((size_t)wire_header_size == WIRE_HEADER_SIZE, "the header has its documented size");
@@ -42,16 +43,18 @@ unsigned wire_method_find(struct bytes name)
 
 /* ---- numbers -------------------------------------------------------------------------------------------------- */
 
-static void store_le(uint8_t *to, uint64_t value, size_t size)
+/* `size` is a constant everywhere, so that each of these is one instruction. */
+static inline void store_le(uint8_t *to, uint64_t value, size_t size)
 {
-    for (size_t i = 0; i < size; i++) to[i] = (uint8_t)(value >> (8 * i));
+    value = htole64(value);
+    memcpy(to, &value, size);
 }
 
-static uint64_t load_le(const uint8_t *from, size_t size)
+static inline uint64_t load_le(const uint8_t *from, size_t size)
 {
     uint64_t value = 0;
-    for (size_t i = 0; i < size; i++) value |= (uint64_t)from[i] << (8 * i);
-    return value;
+    memcpy(&value, from, size);
+    return le64toh(value);
 }
 
 const void *reader_take(struct reader *r, uint64_t size)

@@ -282,14 +282,13 @@ static enum status out_of_items(struct queue *q)
     return error_set(&q->device->error, REASON_NO_MEMORY, "no memory to queue work for the cpu");
 }
 
-static enum status give(struct queue *queue, const struct work *w)
+static enum status give(struct queue *queue, struct work *w)
 {
     struct cpu_queue *q = queue_of(queue);
 
     if (is_idle(q) && (w->count <= w->inline_max || !threads_start(cpu_of(queue)))) {
-        struct work now = *w;
-        do now.run(&now, 0, now.count);
-        while (next_pass(&now));
+        do w->run(w, 0, w->count);
+        while (next_pass(w));
         return STATUS_OK;
     }
     struct item *it = item_new(q);

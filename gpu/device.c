@@ -195,19 +195,27 @@ static enum status check_bytes(struct device *d, const char *what, struct dmem m
     return STATUS_OK;
 }
 
-static enum status check_elements(struct device *d, const char *what, struct dmem m, enum dtype type, size_t count)
+/* Bytes of so many elements; SIZE_MAX, which no piece has, when they are too many to be told. */
+static size_t size_of(enum dtype type, size_t count)
 {
-    size_t element = dtype_size(type), size;     /* a power of two */
-
-    if ((__builtin_mul_overflow(count, element, &size) || size > m.size) && m.device == d)
-        return refuse_piece(d, what, "has fewer elements than are asked of it");
-    if (((uintptr_t)m.at & (element - 1)) != 0) return refuse_piece(d, what, "is not aligned to its type");
-    return check_bytes(d, what, m, 0, size);
+    return count <= SIZE_MAX / sizeof(double) ? count * dtype_size(type) : SIZE_MAX;
 }
 
-static bool overlap(struct dmem a, size_t a_size, struct dmem b, size_t b_size)
+static bool is_aligned(const void *at, enum dtype type) { return ((uintptr_t)at & (dtype_size(type) - 1)) == 0; }
+
+/* `size` is size_of what is asked for. */
+static inline enum status check_elements(struct device *d, const char *what, const struct dmem *m, enum dtype type,
+                                         size_t size)
 {
-    uintptr_t x = (uintptr_t)a.at, y = (uintptr_t)b.at;
+    if (m->device == d && m->at != NULL && size <= m->size && is_aligned(m->at, type)) return STATUS_OK;
+    if (m->device == d && size > m->size) return refuse_piece(d, what, "has fewer elements than are asked of it");
+    if (!is_aligned(m->at, type)) return refuse_piece(d, what, "is not aligned to its type");
+    return check_bytes(d, what, *m, 0, size);
+}
+
+static bool overlap(const struct dmem *a, size_t a_size, const struct dmem *b, size_t b_size)
+{
+    uintptr_t x = (uintptr_t)a->at, y = (uintptr_t)b->at;
     return x < y ? y - x < a_size : x - y < b_size;
 }
 
@@ -250,7 +258,7 @@ enum status device_copy(struct queue *q, struct dmem to, struct dmem from, size_
     if (size == 0) return STATUS_OK;
     s = check_bytes(d, "to", to, 0, size);
     if (s == STATUS_OK) s = check_bytes(d, "from", from, 0, size);
-    if (s == STATUS_OK && overlap(to, size, from, size)) s = refuse_piece(d, "to", "overlaps 'from'");
+    if (s == STATUS_OK && overlap(&to, size, &from, size)) s = refuse_piece(d, "to", "overlaps 'from'");
     return s != STATUS_OK ? s : settle_work(d, d->ops->copy(q, to, from, size));
 }
 
@@ -271,9 +279,10 @@ static enum status check_sum(struct device *d, struct dmem to, struct dmem from,
     enum status s = check_type(d, type);
 
     if (s != STATUS_OK || count == 0) return s;
-    s = check_elements(d, "to", to, dtype_sum(type), count);
-    if (s == STATUS_OK) s = check_elements(d, "from", from, type, count);
-    if (s == STATUS_OK && overlap(to, count * dtype_size(dtype_sum(type)), from, count * dtype_size(type)))
+    size_t to_size = size_of(dtype_sum(type), count), from_size = size_of(type, count);
+    s = check_elements(d, "to", &to, dtype_sum(type), to_size);
+    if (s == STATUS_OK) s = check_elements(d, "from", &from, type, from_size);
+    if (s == STATUS_OK && overlap(&to, to_size, &from, from_size))
         s = refuse_piece(d, "to", "overlaps 'from'");
     return s;
 }
@@ -298,10 +307,10 @@ enum status device_add(struct queue *q, struct dmem to, struct dmem from, enum d
 
 struct operand {
     const char *name;
-    struct dmem m;
+    const struct dmem *m;
     enum dtype type;
-    size_t count;
     enum { READ, WRITTEN, SLOT } use;
+    size_t size;                 /* bytes that are looked at */
 };
 
 enum { OPERANDS_MAX = 6 + STEP_SLOTS_MAX };
@@ -318,27 +327,27 @@ static unsigned step_operands(const struct step *s, struct operand *o)
     static const char *const slot_names[STEP_SLOTS_MAX] = {"slots[0]", "slots[1]", "slots[2]", "slots[3]",
                                                               "slots[4]", "slots[5]", "slots[6]", "slots[7]"};
     enum dtype sum = dtype_sum(s->type);
-    size_t scratch = step_scratch_size(s->rule, s->count) / sizeof(double);
+    size_t size = size_of(s->type, s->count), sum_size = size_of(sum, s->count);
+    size_t scratch = step_scratch_size(s->rule, s->count);
     unsigned n = 0;
 
-    o[n++] = (struct operand){"to", s->to, s->type, s->count, WRITTEN};
-    o[n++] = (struct operand){"from", s->from, s->type, s->count, READ};
-    if (s->sum.size > 0) o[n++] = (struct operand){"sum", s->sum, sum, s->count, READ};
-    if (s->last.size > 0) o[n++] = (struct operand){"last", s->last, s->type, s->count, READ};
-    if (s->master.size > 0) o[n++] = (struct operand){"master", s->master, sum, s->count, SLOT};
-    if (scratch > 0) o[n++] = (struct operand){"scratch", s->scratch, DTYPE_f64, scratch, SLOT};
+    o[n++] = (struct operand){"to", &s->to, s->type, WRITTEN, size};
+    o[n++] = (struct operand){"from", &s->from, s->type, READ, size};
+    if (s->sum.size > 0) o[n++] = (struct operand){"sum", &s->sum, sum, READ, sum_size};
+    if (s->last.size > 0) o[n++] = (struct operand){"last", &s->last, s->type, READ, size};
+    if (s->master.size > 0) o[n++] = (struct operand){"master", &s->master, sum, SLOT, sum_size};
+    if (scratch > 0) o[n++] = (struct operand){"scratch", &s->scratch, DTYPE_f64, SLOT, scratch};
     for (unsigned i = 0; i < step_slots(s); i++)
-        o[n++] = (struct operand){slot_names[i], s->slots[i], sum, rule_slot_count(s->rule, i, s->count, s->columns),
-                                  SLOT};
+        o[n++] = (struct operand){slot_names[i], &s->slots[i], sum, SLOT,
+                                  size_of(sum, rule_slot_count(s->rule, i, s->count, s->columns))};
     return n;
 }
 
 /* Two that are only read may be anything to one another; `to` may be one of them, whole; a slot is for itself. */
 static bool may_stand_together(const struct operand *a, const struct operand *b)
 {
-    if (a->use == READ && b->use == READ) return true;
-    if (!overlap(a->m, a->count * dtype_size(a->type), b->m, b->count * dtype_size(b->type))) return true;
-    return a->use == WRITTEN && b->use == READ && a->m.at == b->m.at && a->type == b->type;
+    if (!overlap(a->m, a->size, b->m, b->size)) return true;
+    return a->use == WRITTEN && b->use == READ && a->m->at == b->m->at && a->type == b->type;
 }
 
 static enum status check_operands(struct device *d, const struct step *s)
@@ -347,9 +356,10 @@ static enum status check_operands(struct device *d, const struct step *s)
     unsigned n = step_operands(s, o);
 
     for (unsigned i = 0; i < n; i++) {
-        enum status st = check_elements(d, o[i].name, o[i].m, o[i].type, o[i].count);
+        enum status st = check_elements(d, o[i].name, o[i].m, o[i].type, o[i].size);
         if (st != STATUS_OK) return st;
-        for (unsigned j = 0; j < i; j++)
+        /* `to` comes first, what is only read next. */
+        for (unsigned j = 0; j < (o[i].use == READ ? 1 : i); j++)
             if (!may_stand_together(&o[j], &o[i]))
                 return refuse_piece(d, o[i].name, "overlaps another operand of the step");
     }
@@ -397,8 +407,8 @@ enum status device_stats(struct queue *q, struct dmem a, struct dmem minus, enum
     if (s == STATUS_OK && out == NULL) s = refuse_piece(d, "out", "is NULL");
     if (s == STATUS_OK && count == 0) stats_clear(out);
     if (s != STATUS_OK || count == 0) return s;
-    s = check_elements(d, "a", a, type, count);
-    if (s == STATUS_OK && minus.size > 0) s = check_elements(d, "minus", minus, type, count);
+    s = check_elements(d, "a", &a, type, size_of(type, count));
+    if (s == STATUS_OK && minus.size > 0) s = check_elements(d, "minus", &minus, type, size_of(type, count));
     return s != STATUS_OK ? s : settle_work(d, d->ops->stats(q, a, minus, type, count, out));
 }
 

@@ -27,6 +27,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum { DMEM_ALIGN = 64, DMEM_ALIGN_SMALL = 16, STEP_SLOTS_MAX = PROGRAM_SLOTS_MAX, UUID_TEXT_SIZE = 48 };
 _Static_assert((int)STEP_SLOTS_MAX >= (int)RULE_SLOTS_MAX, "a step has room for the slots of every rule");
@@ -78,7 +79,6 @@ enum { WORK_OVERFLOW = 1 };  /* a result does not fit its integer type; what was
 /* One update of one value: to = rule(from, sum + last, slots). */
 struct step {
     enum rule_id rule;
-    struct rule_scalars scalars;
     enum dtype type;                 /* of the value */
     size_t count;                    /* elements */
     struct dmem sum;                 /* in dtype_sum(type); size 0: none */
@@ -86,16 +86,27 @@ struct step {
     struct dmem from;                /* the value as it is */
     struct dmem to;                  /* the value as it becomes; may be the same memory as from, or as sum or last
                                       * when their types are equal */
-    struct dmem slots[STEP_SLOTS_MAX];   /* step_slots of them, in dtype_sum(type), changed in place */
     struct dmem master;              /* f16 and bf16: the value in f32, changed in place, of which `to` becomes the
                                       * rounded copy; `from` is then not read. Size 0: none. */
     struct dmem scratch;             /* step_scratch_size bytes; what is in it before does not matter */
     size_t columns;                  /* of a row, for rules that have rows; else not looked at */
     uint64_t stream;                 /* where the random numbers of this step begin */
     const struct program *program;   /* of RULE_program; must live until a mark taken after the step has passed */
-    double program_scalars[PROGRAM_SCALARS_MAX];
     uint32_t *flags;                 /* WORK_ bits; must not be NULL */
+    /* Of these only what the rule has is looked at. */
+    struct rule_scalars scalars;
+    struct dmem slots[STEP_SLOTS_MAX];   /* step_slots of them, in dtype_sum(type), changed in place */
+    double program_scalars[PROGRAM_SCALARS_MAX];
 };
+
+/* A step of assign without operands. A small push is over before the kilobyte behind `scalars` would be zeroed. */
+static inline void step_init(struct step *s, enum dtype type, size_t count, uint32_t *flags)
+{
+    memset(s, 0, offsetof(struct step, scalars));
+    s->type = type;
+    s->count = count;
+    s->flags = flags;
+}
 
 /* stream: the queue's (a cudaStream_t), or NULL when the device was lost before it could come. */
 typedef void queue_function(void *ctx, void *stream);

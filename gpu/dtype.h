@@ -26,13 +26,23 @@ enum dtype {
     DTYPE_COUNT
 };
 
-bool dtype_known(unsigned number);
-size_t dtype_size(enum dtype t);
-enum dtype dtype_sum(enum dtype t);            /* in what values of this type are summed */
-bool dtype_is_integer(enum dtype t);
-bool dtype_is_half(enum dtype t);                /* f16, bf16: computed in f32, and may have a master in it */
-const char *dtype_name(enum dtype t);          /* "f32" */
-const char *dtype_numpy(enum dtype t);         /* "float32" */
+struct dtype_facts {
+    const char *name, *numpy;
+    size_t size;
+    enum dtype sum;
+};
+extern const struct dtype_facts dtype_facts[DTYPE_COUNT];
+
+/* Inline, as each push asks a dozen times. */
+static inline bool dtype_known(unsigned number) { return number < DTYPE_COUNT; }
+static inline size_t dtype_size(enum dtype t) { return dtype_facts[t].size; }
+/* In what values of this type are summed. */
+static inline enum dtype dtype_sum(enum dtype t) { return dtype_facts[t].sum; }
+static inline bool dtype_is_integer(enum dtype t) { return dtype_facts[t].sum == DTYPE_i64; }
+/* f16, bf16: computed in f32, and may have a master in it. */
+static inline bool dtype_is_half(enum dtype t) { return t == DTYPE_f16 || t == DTYPE_bf16; }
+static inline const char *dtype_name(enum dtype t) { return dtype_facts[t].name; }      /* "f32" */
+static inline const char *dtype_numpy(enum dtype t) { return dtype_facts[t].numpy; }    /* "float32" */
 /* Takes both names; false: neither. */
 bool dtype_parse(struct bytes name, enum dtype *out);
 

@@ -302,10 +302,13 @@ static bool update_by_exchange(struct update *u, enum rule_id rule)
 static enum status update_start(struct update *u, struct error *e)
 {
     struct key *k = u->key;
-    struct step s = {.type = k->shape.dtype, .count = (size_t)k->shape.count, .sum = u->sum, .flags = &u->flags};
-    enum status st = u->kind != UPDATE_SET ? state_fit(k, u->updater, e) : STATUS_OK;
+    struct step s;
+    bool fits = u->kind == UPDATE_SET || k->state.updater == u->updater;
+    enum status st = fits ? STATUS_OK : state_fit(k, u->updater, e);
 
     if (st != STATUS_OK) return st;
+    step_init(&s, k->shape.dtype, (size_t)k->shape.count, &u->flags);
+    s.sum = u->sum;
     if (u->last != NULL) {
         st = staging_settle(u->last, k->queue, e);
         if (st != STATUS_OK) return st;
@@ -316,8 +319,8 @@ static enum status update_start(struct update *u, struct error *e)
     st = version_acquire(k, &u->to, e);
     if (st != STATUS_OK) return st;
     /* A set is no step of the optimizer: its state stays, and only the master follows. */
-    if (u->kind == UPDATE_SET) s.rule = RULE_assign, s.master = state_at(&k->state, STATE_MASTER);
-    else state_step(k, u, &s, &u->product);
+    if (u->kind != UPDATE_SET) state_step(k, u, &s, &u->product);
+    else s.rule = RULE_assign, s.master = state_at(&k->state, STATE_MASTER), s.scalars = (struct rule_scalars){0};
     watch_step_begin(k, u, &s);
     if (s.count == 0) return STATUS_OK;
     if (!update_by_exchange(u, s.rule)) {

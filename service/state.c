@@ -282,7 +282,7 @@ void state_step(const struct key *k, const struct update *u, struct step *s, dou
     m.num_update = updates > num_update ? updates : num_update;
     updater_step(x->updater, &x->use, updates, &m, s);
     *product = m.product;
-    for (unsigned i = 0; x->places != 0 && i < STEP_SLOTS_MAX; i++) s->slots[i] = state_at(x, i);
+    for (unsigned i = 0; i < step_slots(s); i++) s->slots[i] = state_at(x, i);
     s->master = state_at(x, STATE_MASTER);
     s->scratch = state_at(x, STATE_SCRATCH);
 }

@@ -641,18 +641,22 @@ static void small_done(struct update *u, const struct error *e)
     key_drop(u->key);
 }
 
+/* What is the same for every push is set here. */
+static struct small_push *small_push_new(struct core *c)
+{
+    struct small_push *p = mem_zero(sizeof *p);
+
+    if (p == NULL) return NULL;
+    if (device_mem_new(c->device, PUSH_NOW_SIZE, &p->mem, NULL) != STATUS_OK) p->mem = (struct dmem){0};
+    if (p->mem.host == NULL) device_mem_free(&p->mem); /* the CPU cannot write there */
+    p->push.update = (struct update){.kind = UPDATE_PUSH, .lent = p->mem, .contributors = 1, .done = small_done};
+    return p;
+}
+
 static struct small_push *small_push(struct core *c)
 {
-    struct small_push *p = c->small;
-
-    if (p == NULL) {
-        p = mem_zero(sizeof *p);
-        if (p == NULL) return NULL;
-        c->small = p;
-        if (device_mem_new(c->device, PUSH_NOW_SIZE, &p->mem, NULL) != STATUS_OK) p->mem = (struct dmem){0};
-        if (p->mem.host == NULL) device_mem_free(&p->mem); /* the CPU cannot write there */
-    }
-    return p->busy || p->mem.host == NULL ? NULL : p;
+    if (c->small == NULL) c->small = small_push_new(c);
+    return c->small == NULL || c->small->busy || c->small->mem.host == NULL ? NULL : c->small;
 }
 
 /* It is neither late nor early, nor a repeat, and the key is as an earlier push of this worker has left it. */
@@ -674,10 +678,12 @@ bool store_push_now(struct key *k, struct worker *w, uint64_t step, const void *
     struct progress *at = &w->progress[k->slot];
     memcpy(p->mem.host, from, (size_t)k->shape.size);
     p->busy = true;
-    p->push = (struct push){.worker = worker_hold(w), .step = step};
-    p->push.update = (struct update){.kind = UPDATE_PUSH, .key = key_hold(k), .lent = p->mem, .contributors = 1,
-                                     .based_on = at->pulled, .updater = updater_hold(k->store->updater),
-                                     .done = small_done};
+    p->push.worker = worker_hold(w);
+    p->push.step = step;
+    p->push.update.key = key_hold(k);
+    p->push.update.updater = updater_hold(k->store->updater);
+    p->push.update.based_on = at->pulled;
+    p->push.update.flags = 0;
     worker_recorded(at, step);
     k->pushes++;
     k->core->counters.pushes_recorded++;

@@ -105,7 +105,7 @@ static enum status take_from_readers(struct key *k, struct version *oldest, stru
 
 enum status version_acquire(struct key *k, struct version **out, struct error *e)
 {
-    struct version *v = LIST_FIRST(struct version, node, &k->spares), *oldest = oldest_held(k);
+    struct version *v = LIST_FIRST(struct version, node, &k->spares), *oldest;
     enum status s;
 
     if (v != NULL) {
@@ -113,6 +113,7 @@ enum status version_acquire(struct key *k, struct version **out, struct error *e
         *out = v;
         return STATUS_OK;
     }
+    oldest = oldest_held(k);
     /* While the device is at work with all that could be taken, there is one more than versions_max. */
     if (k->buffers < k->store->options.versions_max || oldest == NULL) {
         s = version_new(k, out, e);

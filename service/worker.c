@@ -31,7 +31,8 @@ struct progress *worker_progress(struct worker *w, const struct key *k, struct e
         error_set(e, REASON_KEY_DELETED, "the key was deleted");
         return NULL;
     }
-    if (mem_grow((void **)&w->progress, &w->progress_capacity, (size_t)k->slot + 1, sizeof *w->progress, e) != STATUS_OK)
+    if (k->slot >= w->progress_capacity && mem_grow((void **)&w->progress, &w->progress_capacity, (size_t)k->slot + 1,
+                                                    sizeof *w->progress, e) != STATUS_OK)
         return NULL;
     struct progress *p = &w->progress[k->slot];
     if (p->key != k->id) *p = (struct progress){.key = k->id};

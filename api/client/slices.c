@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { SLICE_KEYS = 512, SLICES_AT_ONCE = 4 };
+enum { SLICE_KEYS = 512, SLICES_AT_ONCE = 8 };
 
 /* ---- which calls ------------------------------------------------------------------------------------------------- */
 

@@ -120,13 +120,13 @@ static void put(enum dtype t, uint8_t *at, uint64_t random)
 
 static double real_at(enum dtype t, const uint8_t *at)
 {
-    double x;
-    float f;
-    uint16_t half;
+    double x = 0;
+    float f = 0;
+    uint16_t half = 0;
 
-    memcpy(&x, at, t == DTYPE_f64 ? sizeof x : 0);
-    memcpy(&f, at, t == DTYPE_f32 ? sizeof f : 0);
-    memcpy(&half, at, dtype_is_half(t) ? sizeof half : 0);
+    if (t == DTYPE_f64) memcpy(&x, at, sizeof x);
+    else if (t == DTYPE_f32) memcpy(&f, at, sizeof f);
+    else memcpy(&half, at, sizeof half);
     if (t == DTYPE_f64) return x;
     return t == DTYPE_f32 ? (double)f : (double)(t == DTYPE_f16 ? half_widen_f16(half) : half_widen_bf16(half));
 }

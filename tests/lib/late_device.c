@@ -267,7 +267,7 @@ static bool names(const struct item *it, const struct dmem *m)
                  within(s->from, m) || within(s->to, m) || within(s->master, m) || within(s->scratch, m) ||
                  reaches(it->host_from, m) || reaches(it->host_to, m);
 
-    for (unsigned i = 0; i < STEP_SLOTS_MAX; i++) found = found || within(s->slots[i], m);
+    for (unsigned i = 0; i < step_slots(s); i++) found = found || within(s->slots[i], m);
     return found;
 }
 

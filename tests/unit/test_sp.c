@@ -119,6 +119,7 @@ struct end {
     enum placement where;        /* for all frames; or by the frame when `made` */
     bool made;
     bool echo;
+    void (*taken)(void);         /* after each frame; may be NULL */
     unsigned frames, refused, nowhere;
     uint32_t last_id;
     struct incoming last;        /* its pointers are gone */
@@ -168,6 +169,7 @@ static void end_frame(void *ctx, const struct incoming *in)
     if (in->body == NULL) x->nowhere++;
     else memcpy(x->first_bytes, in->body, in->header.body_size < 16 ? in->header.body_size : 16);
     if (x->made) check_made(x, in);
+    if (x->taken != NULL) x->taken();
     if (!x->echo) return;
     struct made m = made_of(in->id & 0x7fffffffu);
     struct sent *s = sent_new(&m);
@@ -323,6 +325,38 @@ TEST(a_read_stops_at_about_its_budget)
     settle(NULL);
     CHECK_EQ(rep.frames, 1);
     ends_free();
+}
+
+static void more_comes(void)
+{
+    while (sp_write(req.sp, &e) == STATUS_OK && pump(req.tap, rep.tap, 4096) > 0) continue;
+}
+
+/* How many of 32 frames of 32 KiB, of which the next is there when one has been taken, one read takes. */
+static unsigned taken_at_once(bool answer_waits)
+{
+    unsigned taken;
+
+    ends_new(false);
+    settle(NULL);
+    send_small(32, 32 << 10);
+    more_comes();
+    if (answer_waits) (void)send_made(&rep, (struct made){.id = 0x80000001u, .body_size = 64, .segments = 1});
+    rep.taken = more_comes;
+    CHECK_OK(sp_read(rep.sp, 4 << 20, &e), &e);
+    taken = rep.frames;
+    settle(NULL);
+    CHECK_EQ(rep.frames, 32);
+    CHECK_EQ(req.frames, answer_waits);
+    ends_free();
+    return taken;
+}
+
+TEST(an_answer_does_not_wait_while_megabytes_are_read)
+{
+    CHECK_EQ(taken_at_once(false), 32);
+    unsigned taken = taken_at_once(true);
+    CHECK(taken >= 6 && taken <= 10);
 }
 
 TEST(an_empty_frame_has_a_body_of_no_bytes)
