@@ -1,4 +1,4 @@
-/* The store beside raw TCP, raw TCP that adds, bare libnanomsg and Redis: the same bytes to the same keys, the peers in turn.
+/* The store beside raw TCP, raw TCP that adds, the same with keys, bare libnanomsg and Redis: the same bytes to the same keys, the peers in turn.
  *
  * For a row every peer gets a fresh server and its client processes. A repetition lets each peer's clients do their
  * operations once and then, outside the measured time, settle and compare what the server holds with what it must
@@ -18,8 +18,9 @@ enum { CLIENTS_MAX = 4, ANSWER_MS = 120000 };
 
 /* ---- the rows --------------------------------------------------------------------------------------------------- */
 
-enum peer_number { PARAMD, TCP, TCP_ADDS, NANOMSG, REDIS, PEERS };
-static const struct peer *const peers[PEERS] = {&peer_paramd, &peer_tcp, &peer_tcp_adds, &peer_nanomsg, &peer_redis};
+enum peer_number { PARAMD, TCP, TCP_ADDS, TCP_KEYS, NANOMSG, REDIS, PEERS };
+static const struct peer *const peers[PEERS] = {&peer_paramd, &peer_tcp, &peer_tcp_adds, &peer_tcp_keys,
+                                                 &peer_nanomsg, &peer_redis};
 
 enum unit { UNIT_GB, UNIT_US, UNIT_MS, UNIT_KOPS };
 static const char *const unit_names[] = {"GB/s", "us", "ms", "1000/s"};
@@ -315,18 +316,20 @@ static void print_group(struct bench *b, const struct group *g, const struct gro
     bench_row(b, at);
 }
 
+static bool takes_part(const struct peer *p, const struct row *r) { return !p->many_keys || r->job.keys_per_op > 1; }
+
 static void run_row(struct bench *b, const struct row *r)
 {
-    struct group groups[PEERS];
+    struct group groups[PEERS] = {0};
     bool here[PEERS];
 
-    for (unsigned i = 0; i < PEERS; i++) here[i] = group_begin(&groups[i], peers[i], r);
+    for (unsigned i = 0; i < PEERS; i++) here[i] = takes_part(peers[i], r) && group_begin(&groups[i], peers[i], r);
     for (unsigned n = 0; n <= b->repetitions; n++)
         for (unsigned i = 0; i < PEERS; i++)
             if (here[i]) measure(&groups[i], n > 0);
     for (unsigned i = 0; i < PEERS; i++)
         if (here[i]) print_group(b, &groups[i], &groups[PARAMD]);
-        else bench_note("%-3s  %-34s  %s is not installed", r->id, r->text, peers[i]->name);
+        else if (takes_part(peers[i], r)) bench_note("%-3s  %-34s  %s is not installed", r->id, r->text, peers[i]->name);
     for (unsigned i = 0; i < PEERS; i++) group_end(&groups[i]);
 }
 

@@ -41,6 +41,7 @@ struct peer {
     size_t frame_max;            /* a value travels in pieces of at most so many bytes; 0: in one */
     bool sums;                   /* pushes add up; else the last one is held */
     bool own_memory;             /* every client has values of its own */
+    bool many_keys;              /* only in rows with several keys an operation */
     const char *checksum;        /* of frames */
     const char *pushed;          /* what the answer to a push means */
     const char *pulled;
@@ -57,11 +58,13 @@ struct peer {
     void (*settle)(struct peer_client *c);       /* waits until all own pushes are applied; may be NULL */
 };
 
-extern const struct peer peer_paramd, peer_tcp, peer_tcp_adds, peer_nanomsg, peer_redis;
+extern const struct peer peer_paramd, peer_tcp, peer_tcp_adds, peer_tcp_keys, peer_nanomsg, peer_redis;
 
 /* Loopback sockets: answer or end the process. */
 int tcp_listen(unsigned *port);
 int tcp_connect(unsigned port);
+/* A thread for each connection, which is given the descriptor in a pointer. Does not return. */
+void tcp_serve(int listener, void *(*serve)(void *fd));
 void tcp_set_up(int fd);
 /* Whole buffers. false: the other end is gone. Reads take 64 KiB at a time, which stay in the cache until they are
  * copied on. */

@@ -133,13 +133,13 @@ static void *serve_connection(void *arg)
     return NULL;
 }
 
-static void serve(int listener)
+void tcp_serve(int listener, void *(*serve)(void *fd))
 {
     for (;;) {
         pthread_t t;
         int fd = accept(listener, NULL, NULL);
         if (fd < 0) continue;
-        if (pthread_create(&t, NULL, serve_connection, (void *)(intptr_t)fd) != 0) bench_fail("no thread");
+        if (pthread_create(&t, NULL, serve, (void *)(intptr_t)fd) != 0) bench_fail("no thread");
         pthread_detach(t);
     }
 }
@@ -150,7 +150,7 @@ static bool start(char address[ADDRESS_MAX], pid_t *pid)
     int listener = tcp_listen(&port);
 
     *pid = child_fork();
-    if (*pid == 0) serve(listener);
+    if (*pid == 0) tcp_serve(listener, serve_connection);
     close(listener);
     snprintf(address, ADDRESS_MAX, "%u", port);
     return true;
