@@ -63,8 +63,8 @@ extern const struct peer peer_paramd, peer_tcp, peer_tcp_adds, peer_tcp_keys, pe
 /* Loopback sockets: answer or end the process. */
 int tcp_listen(unsigned *port);
 int tcp_connect(unsigned port);
-/* A thread for each connection, which is given the descriptor in a pointer. Does not return. */
-void tcp_serve(int listener, void *(*serve)(void *fd));
+/* Starts a server for a peer's `start`: a thread for each connection, which is given the descriptor in a pointer. */
+bool tcp_start(void *(*serve_fd)(void *fd), char address[ADDRESS_MAX], pid_t *pid);
 void tcp_set_up(int fd);
 /* Whole buffers. false: the other end is gone. Reads take 64 KiB at a time, which stay in the cache until they are
  * copied on. */

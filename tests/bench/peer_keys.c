@@ -134,17 +134,7 @@ static void *serve_connection(void *arg)
     return NULL;
 }
 
-static bool start(char address[ADDRESS_MAX], pid_t *pid)
-{
-    unsigned port;
-    int listener = tcp_listen(&port);
-
-    *pid = child_fork();
-    if (*pid == 0) tcp_serve(listener, serve_connection);
-    close(listener);
-    snprintf(address, ADDRESS_MAX, "%u", port);
-    return true;
-}
+static bool start(char address[ADDRESS_MAX], pid_t *pid) { return tcp_start(serve_connection, address, pid); }
 
 /* ---- client ----------------------------------------------------------------------------------------------------- */
 

@@ -133,28 +133,30 @@ static void *serve_connection(void *arg)
     return NULL;
 }
 
-void tcp_serve(int listener, void *(*serve)(void *fd))
+static void serve(int listener, void *(*serve_fd)(void *fd))
 {
     for (;;) {
         pthread_t t;
         int fd = accept(listener, NULL, NULL);
         if (fd < 0) continue;
-        if (pthread_create(&t, NULL, serve, (void *)(intptr_t)fd) != 0) bench_fail("no thread");
+        if (pthread_create(&t, NULL, serve_fd, (void *)(intptr_t)fd) != 0) bench_fail("no thread");
         pthread_detach(t);
     }
 }
 
-static bool start(char address[ADDRESS_MAX], pid_t *pid)
+bool tcp_start(void *(*serve_fd)(void *fd), char address[ADDRESS_MAX], pid_t *pid)
 {
     unsigned port;
     int listener = tcp_listen(&port);
 
     *pid = child_fork();
-    if (*pid == 0) tcp_serve(listener, serve_connection);
+    if (*pid == 0) serve(listener, serve_fd);
     close(listener);
     snprintf(address, ADDRESS_MAX, "%u", port);
     return true;
 }
+
+static bool start(char address[ADDRESS_MAX], pid_t *pid) { return tcp_start(serve_connection, address, pid); }
 
 /* ---- client ----------------------------------------------------------------------------------------------------- */
 

@@ -244,6 +244,14 @@ void client_join(struct client *c, const char *options)
     json_decref(j);
 }
 
+struct client *client_joined(struct fixture *f, unsigned number, const char *options)
+{
+    struct client *c = client_new(f, number);
+
+    client_join(c, options);
+    return c;
+}
+
 /* ---- data -------------------------------------------------------------------------------------------------------- */
 
 enum status try_init(struct client *c, int64_t key, const float *value, size_t count, uint64_t call_number,

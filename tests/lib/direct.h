@@ -61,6 +61,8 @@ json_t *try_json(struct client *c, unsigned method, struct error *e, const char 
 void do_json(struct client *c, unsigned method, const char *format, ...) PRINTF_LIKE(3, 4);
 /* Creates (or finds) the store "s" with these options, e.g. "\"type\": \"dist_sync\", \"num_workers\": 2", and joins. */
 void client_join(struct client *c, const char *options);
+/* One that does, as a client_new. */
+struct client *client_joined(struct fixture *f, unsigned number, const char *options);
 
 /* Float keys with integer names; one entry a frame. */
 enum status try_init(struct client *c, int64_t key, const float *value, size_t count, uint64_t call, int on_reinit,

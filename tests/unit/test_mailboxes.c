@@ -133,13 +133,6 @@ static enum status pull(struct client *c, struct open_box b, uint64_t key, uint6
     return said(client_await(c, send_pull(c, &x, &at, 1)), wire_pull_result_size);
 }
 
-static struct client *joined(struct fixture *f, unsigned number, const char *options)
-{
-    struct client *c = client_new(f, number);
-    client_join(c, options);
-    return c;
-}
-
 #define ASYNC "\"type\": \"dist_async\", \"async_default\": \"add\""
 
 TEST(hello_offers_mailboxes_with_host_and_gpu)
@@ -177,7 +170,7 @@ TEST(a_push_and_a_pull_through_a_mailbox_are_those_of_frames)
 {
     for (int turn = 0; turn < 20; turn++) {
         struct fixture *f = on_late();
-        struct client *c = joined(f, 1, ASYNC);
+        struct client *c = client_joined(f, 1, ASYNC);
         uint64_t key = do_init(c, 1, 1, COUNT);
         struct open_box b = box_of(c);
         fill(b, 4096, 2, COUNT);
@@ -200,7 +193,7 @@ TEST(an_answer_comes_when_the_bytes_have_been_copied)
 
     for (int turn = 0; turn < 60; turn++) {
         struct fixture *f = on_late();
-        struct client *c = joined(f, 1, ASYNC);
+        struct client *c = client_joined(f, 1, ASYNC);
         uint64_t key = do_init(c, 1, 0, COUNT);
         struct open_box b = box_of(c);
         struct part p = {.key = key, .step = 1, .size = SIZE, .total = SIZE, .place = {b.id, 0}};
@@ -236,7 +229,7 @@ TEST(rounds_count_pushes_of_either_way)
         char options[100];
         snprintf(options, sizeof options, "\"type\": \"dist_sync\", \"num_workers\": 2, \"sum_order\": \"%s\"",
                  by_rank ? "rank" : "arrival");
-        for (unsigned i = 0; i < 2; i++) c[i] = joined(f, i + 1, options);
+        for (unsigned i = 0; i < 2; i++) c[i] = client_joined(f, i + 1, options);
         uint64_t key = do_init(c[0], 1, 0, COUNT);
         for (unsigned i = 0; i < 2; i++) b[i] = box_of(c[i]);
         fill(b[0], 0, 1, COUNT);
@@ -258,7 +251,7 @@ TEST(rounds_count_pushes_of_either_way)
 TEST(a_repeat_counts_once_and_needs_no_mailbox_any_more)
 {
     struct fixture *f = on_late();
-    struct client *c = joined(f, 1, ASYNC), *again;
+    struct client *c = client_joined(f, 1, ASYNC), *again;
     uint64_t key = do_init(c, 1, 0, COUNT);
     struct open_box b = box_of(c);
     struct part p = {.key = key, .step = 1, .size = SIZE, .total = SIZE, .place = {b.id, 0}};
@@ -279,7 +272,7 @@ TEST(a_repeat_counts_once_and_needs_no_mailbox_any_more)
 TEST(a_large_value_goes_in_parts_that_come_in_any_order)
 {
     struct fixture *f = on_late();
-    struct client *c = joined(f, 1, ASYNC);
+    struct client *c = client_joined(f, 1, ASYNC);
     uint64_t key = do_init(c, 1, 0, COUNT);
     struct open_box b = box_of(c);
     struct part p = {.key = key, .step = 1, .offset = SIZE / 2, .size = SIZE / 2, .total = SIZE, .place = {b.id, 0}};
@@ -312,7 +305,7 @@ TEST(a_large_value_goes_in_parts_that_come_in_any_order)
 TEST(parts_of_one_push_come_the_same_way)
 {
     struct fixture *f = on_late();
-    struct client *c = joined(f, 1, ASYNC);
+    struct client *c = client_joined(f, 1, ASYNC);
     uint64_t key = do_init(c, 1, 0, COUNT);
     struct open_box b = box_of(c);
     struct part p = {.key = key, .step = 1, .size = SIZE / 2, .total = SIZE, .place = {b.id, 0}};
@@ -344,7 +337,7 @@ TEST(places_outside_the_mailbox_are_refused_and_change_nothing)
         {BOX}, {BOX - SIZE + 96}, {UINT64_MAX - 15}, {UINT64_MAX}, {8}, {1}, {(uint64_t)BOX + 16},
     };
     struct fixture *f = on_late();
-    struct client *c = joined(f, 1, ASYNC);
+    struct client *c = client_joined(f, 1, ASYNC);
     uint64_t key = do_init(c, 1, 0, COUNT);
     struct open_box b = box_of(c);
 
@@ -365,7 +358,7 @@ TEST(places_outside_the_mailbox_are_refused_and_change_nothing)
 TEST(another_clients_mailbox_is_refused)
 {
     struct fixture *f = on_late();
-    struct client *a = joined(f, 1, ASYNC), *b = joined(f, 2, ASYNC);
+    struct client *a = client_joined(f, 1, ASYNC), *b = client_joined(f, 2, ASYNC);
     uint64_t key = do_init(a, 1, 0, COUNT);
     struct open_box of_a = box_of(a);
 
@@ -383,7 +376,7 @@ TEST(another_clients_mailbox_is_refused)
 TEST(a_mailbox_serves_all_connections_of_its_client_and_ends_with_its_own)
 {
     struct fixture *f = on_late();
-    struct client *a = joined(f, 1, ASYNC), *other = client_again(a);
+    struct client *a = client_joined(f, 1, ASYNC), *other = client_again(a);
     uint64_t key = do_init(a, 1, 0, COUNT);
     struct open_box b = box_of(a);
 
@@ -407,7 +400,7 @@ TEST(memory_of_a_mailbox_whose_client_is_gone_stays_while_copies_are_under_way)
 
     for (int turn = 0; turn < 20; turn++) {
         struct fixture *f = on_late();
-        struct client *c = joined(f, 1, ASYNC), *other = joined(f, 2, ASYNC);
+        struct client *c = client_joined(f, 1, ASYNC), *other = client_joined(f, 2, ASYNC);
         uint64_t key = do_init(c, 1, 0, COUNT);
         uint64_t before = f->device->bytes_held;
         struct open_box b = box_of(c);
@@ -432,7 +425,7 @@ TEST(a_push_begun_anew_or_dropped_waits_for_its_copies)
 {
     for (int turn = 0; turn < 20; turn++) {
         struct fixture *f = on_late();
-        struct client *c = joined(f, 1, ASYNC);
+        struct client *c = client_joined(f, 1, ASYNC);
         uint64_t key = do_init(c, 1, 0, COUNT), next = do_init(c, 2, 0, COUNT);
         struct open_box b = box_of(c);
         struct part p = {.key = key, .step = 1, .size = SIZE / 2, .total = SIZE, .place = {b.id, 0}};
@@ -507,7 +500,7 @@ TEST(wishes_that_cannot_be_met_say_why)
 TEST(a_body_that_does_not_say_where_each_value_lies_is_refused)
 {
     struct fixture *f = on_late();
-    struct client *c = joined(f, 1, ASYNC);
+    struct client *c = client_joined(f, 1, ASYNC);
     uint64_t key = do_init(c, 1, 0, COUNT);
     struct wire_push push_fixed = {.store = c->store, .count = 1};
     struct wire_pull pull_fixed = {.store = c->store, .count = 1};
@@ -596,7 +589,7 @@ static void sweep(enum fault_mode mode)
         int64_t live = mem_live();
         struct device *d = faulty_new();
         struct fixture *f = fixture_new(d, 64 << 20);
-        struct client *c = joined(f, 1, ASYNC);
+        struct client *c = client_joined(f, 1, ASYNC);
         uint64_t key = do_init(c, 1, 0, COUNT);
         faulty_device_fail_at(d, n++, mode);
         play(c, key);

@@ -4,11 +4,8 @@
 #include "service/base/log.h"
 #include "service/base/mem.h"
 #include "service/op.h"
-#include "tests/lib/books.h"
-#include "tests/lib/direct.h"
+#include "tests/lib/devices.h"
 #include "tests/lib/faulty_device.h"
-#include "tests/lib/late_device.h"
-#include "tests/lib/test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,39 +15,7 @@ static const char sync2[] = "\"type\": \"dist_sync\", \"num_workers\": 2";
 static const char sync3[] = "\"type\": \"dist_sync\", \"num_workers\": 3";
 static const char async_[] = "\"type\": \"dist_async\"";
 
-static struct device *device_at(unsigned i)
-{
-    struct device *d = NULL;
-    struct error e;
-
-    if (i == 0) CHECK_OK(cpu_device_new(1, &d, &e), &e);
-    else if (i < 16) CHECK_OK(late_device_new(i, &d, &e), &e);
-    return d;
-}
-
-/* The body runs once a device; at its end the books are right and nothing is left. */
-#define SERVER_TEST(name)                                                   \
-    static void body_##name(struct fixture *f);                             \
-    TEST(name)                                                              \
-    {                                                                       \
-        struct device *d;                                                   \
-        log_set_level(LOG_OFF);                                             \
-        for (unsigned i = 0; (d = device_at(i)) != NULL; i++) {             \
-            struct fixture *f = fixture_new(d, 0);                          \
-            body_##name(f);                                                 \
-            fixture_settle(f);                                              \
-            CHECK(books_wrong(f->server) == NULL);                          \
-            fixture_free(f);                                                \
-        }                                                                   \
-    }                                                                       \
-    static void body_##name(struct fixture *f)
-
-static struct client *joined(struct fixture *f, unsigned number, const char *options)
-{
-    struct client *c = client_new(f, number);
-    client_join(c, options);
-    return c;
-}
+#define SERVER_TEST(name) TEST_ON(ON_CPU | ON_LATE | ON_LATE_LONG, name)
 
 static const struct bytes none = {"", 0};
 
@@ -192,7 +157,7 @@ SERVER_TEST(a_document_that_is_no_object_is_refused)
 
 SERVER_TEST(a_check_that_brings_a_body_leaves_nothing_behind)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     struct error e;
 
     CHECK_EQ(status_of(c, send_init(c, 1, WIRE_FLAG_CHECK, 1, 0, 4, 4, 9)), STATUS_OK);
@@ -206,7 +171,7 @@ SERVER_TEST(a_check_that_brings_a_body_leaves_nothing_behind)
 
 SERVER_TEST(what_was_decided_for_one_frame_is_not_taken_for_the_next)
 {
-    struct client *a = joined(f, 1, async_), *b = client_new(f, 2);
+    struct client *a = client_joined(f, 1, async_), *b = client_new(f, 2);
     struct wire_push fixed = {.store = a->store, .count = 1};
     enum { COUNT = PUSH_NOW_SIZE / 4 + 1 };          /* smaller ones are decided when they are there */
     static float v[COUNT];
@@ -257,7 +222,7 @@ static uint32_t push_frame(struct client *c, const uint64_t *ids, unsigned count
 
 SERVER_TEST(an_answer_counts_the_pushes_that_are_applied_already)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t ids[3] = {do_init(c, 1, 0.0f, 4), do_init(c, 2, 0.0f, 4), do_init(c, 3, 0.0f, 4)};
     struct error e;
 
@@ -278,7 +243,7 @@ SERVER_TEST(an_answer_counts_the_pushes_that_are_applied_already)
 
 SERVER_TEST(entries_behind_a_refused_one_keep_their_bytes)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     struct wire_push fixed = {.store = c->store, .count = 4};
     struct buf fb = {0}, d = {0}, body = {0};
     struct wire_push_done done;
@@ -309,7 +274,7 @@ SERVER_TEST(entries_behind_a_refused_one_keep_their_bytes)
 
 SERVER_TEST(a_pull_whose_faults_do_not_fit_one_head_is_answered_in_pieces)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     struct wire_pull fixed = {.store = c->store, .count = ENTRIES_MAX};
     struct buf fb = {0}, d = {0};
     struct wire_pull_done done;
@@ -328,7 +293,7 @@ SERVER_TEST(a_pull_whose_faults_do_not_fit_one_head_is_answered_in_pieces)
 
 SERVER_TEST(an_init_whose_descriptors_are_cut_off_is_refused_as_a_whole)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     struct wire_init fixed = {.store = c->store, .count = 2, .call = 1};
     struct wire_init_entry x = {.number = 1, .total = 16, .size = 16, .ndim = 1};
     struct buf fb = {0}, d = {0};
@@ -350,12 +315,12 @@ SERVER_TEST(an_init_whose_descriptors_are_cut_off_is_refused_as_a_whole)
 TEST(a_server_may_go_while_waits_hang)
 {
     int64_t live = mem_live();
-    struct fixture *f = fixture_new(device_at(0), 0);
-    struct client *c = joined(f, 1, async_);
+    struct fixture *f = fixture_new(device_of_kinds(ON_CPU, 0), 0);
+    struct client *c = client_joined(f, 1, async_);
     struct wire_wait fixed = {.count = 1, .want = 1, .time_ms = 900};
     struct wire_wait_entry x = {.kind = WAIT_INIT, .store = c->store, .key_type = KEY_STR, .name_size = 1};
     struct buf fb = {0}, d = {0};
-    struct client *low = joined(f, 2, async_);
+    struct client *low = client_joined(f, 2, async_);
 
     wire_put_wait(&fb, &fixed);
     wire_put_wait_entry(&d, &x);
@@ -371,7 +336,7 @@ TEST(a_server_may_go_while_waits_hang)
 
 SERVER_TEST(a_client_that_is_superseded_and_gone_stays_until_its_requests_are_done)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     float v[4] = {7, 7, 7, 7};
     uint64_t id = do_init(c, 1, 0.0f, 4);
 
@@ -387,10 +352,10 @@ SERVER_TEST(a_client_that_is_superseded_and_gone_stays_until_its_requests_are_do
 
 SERVER_TEST(an_old_start_may_not_set)
 {
-    struct client *old = joined(f, 1, async_);
+    struct client *old = client_joined(f, 1, async_);
     float v[4] = {7, 7, 7, 7};
     uint64_t id = do_init(old, 1, 1.0f, 4);
-    struct client *now = joined(f, 1, async_);
+    struct client *now = client_joined(f, 1, async_);
 
     CHECK_EQ(reason_of(old, send_set(old, 500, id, 0, 16, v), 0), REASON_STALE_EPOCH);
     CHECK_NEAR(do_pull(now, id, 4), 1, 0);
@@ -429,10 +394,10 @@ SERVER_TEST(a_name_is_short_from_the_first_word)
 
 SERVER_TEST(one_who_comes_back_to_a_place_that_is_taken_gets_a_free_rank)
 {
-    struct client *a = joined(f, 1, async_), *b = joined(f, 2, async_);
+    struct client *a = client_joined(f, 1, async_), *b = client_joined(f, 2, async_);
 
     do_json(a, WIRE_Leave, "{\"store\": %u}", a->store);
-    struct client *c = joined(f, 3, async_);
+    struct client *c = client_joined(f, 3, async_);
     CHECK_EQ(c->rank, 0);
     client_join(a, async_);
     CHECK_EQ(a->rank, 2);
@@ -446,7 +411,7 @@ SERVER_TEST(one_who_comes_back_to_a_place_that_is_taken_gets_a_free_rank)
 
 SERVER_TEST(barriers_that_wait_are_limited)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     struct error e;
 
     unsigned count = 0;
@@ -466,7 +431,7 @@ SERVER_TEST(barriers_that_wait_are_limited)
 
 SERVER_TEST(a_set_that_is_sent_again_before_its_end_is_done_once)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     struct error e;
     uint64_t id = do_init(c, 1, 0.0f, 4), version = 0;
     float v[4] = {7, 7, 7, 7}, got[4];
@@ -488,7 +453,7 @@ SERVER_TEST(a_set_that_is_sent_again_before_its_end_is_done_once)
 
 SERVER_TEST(one_name_is_of_one_request)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     float v[4] = {7, 7, 7, 7};
     uint64_t id = do_init(c, 1, 0.0f, 4);
 
@@ -502,7 +467,7 @@ SERVER_TEST(one_name_is_of_one_request)
 
 SERVER_TEST(an_init_does_not_replace_what_came_to_be_while_its_bytes_came)
 {
-    struct client *c = joined(f, 1, async_), *other = client_again(c);
+    struct client *c = client_joined(f, 1, async_), *other = client_again(c);
     struct wire_init fixed = {.store = c->store, .count = 1, .call = 71};
     struct wire_init_entry x = {.number = 1, .size = 16, .total = 16, .ndim = 1};
     struct buf fb = {0}, d = {0};
@@ -524,7 +489,7 @@ SERVER_TEST(an_init_does_not_replace_what_came_to_be_while_its_bytes_came)
 
 SERVER_TEST(a_set_in_parts_does_not_break_a_round_that_has_opened_meanwhile)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     float v[4] = {7, 7, 7, 7};
     struct error e;
     uint64_t id = do_init(a, 1, 0.0f, 4);
@@ -541,7 +506,7 @@ SERVER_TEST(a_set_in_parts_does_not_break_a_round_that_has_opened_meanwhile)
 
 SERVER_TEST(parts_that_bring_nothing_new_do_not_keep_a_push_alive)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = do_init(c, 1, 0.0f, 100);
 
     answered_free(client_await(c, send_part(c, id, 1, 50, 0, 60, 100, 3)));
@@ -556,7 +521,7 @@ SERVER_TEST(parts_that_bring_nothing_new_do_not_keep_a_push_alive)
 
 SERVER_TEST(the_gaps_in_a_value_are_limited)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     enum { COUNT = 2 * RANGES_MAX + 4 };
     uint64_t id = do_init(c, 1, 0.0f, COUNT);
 
@@ -569,7 +534,7 @@ SERVER_TEST(the_gaps_in_a_value_are_limited)
 SERVER_TEST(a_step_that_was_never_told_is_not_recorded_after_a_later_one)
 {
     const char *o = "\"type\": \"dist_sync\", \"elastic\": true, \"on_missing\": \"proceed\", \"round_timeout\": 3";
-    struct client *a = joined(f, 1, o), *b = joined(f, 2, o);
+    struct client *a = client_joined(f, 1, o), *b = client_joined(f, 2, o);
     struct error e;
     uint64_t id = do_init(a, 1, 0.0f, 4);
 
@@ -593,7 +558,7 @@ SERVER_TEST(a_step_that_was_never_told_is_not_recorded_after_a_later_one)
 
 SERVER_TEST(a_younger_round_that_fails_first_leaves_the_older_one_open)
 {
-    struct client *a = joined(f, 1, sync3), *b = joined(f, 2, sync3), *c = joined(f, 3, sync3);
+    struct client *a = client_joined(f, 1, sync3), *b = client_joined(f, 2, sync3), *c = client_joined(f, 3, sync3);
     struct error e;
     uint64_t id = do_init(a, 1, 0.0f, 8);
 
@@ -617,7 +582,7 @@ SERVER_TEST(a_younger_round_that_fails_first_leaves_the_older_one_open)
 SERVER_TEST(every_failed_push_is_told_however_many_have_failed)
 {
     enum { KEYS = 40 };
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     struct error e;
     uint64_t ids[KEYS];
 
@@ -639,7 +604,7 @@ SERVER_TEST(every_failed_push_is_told_however_many_have_failed)
 SERVER_TEST(a_carried_push_is_told_when_the_round_that_took_it_fails)
 {
     const char *o = "\"type\": \"dist_sync\", \"num_workers\": 2, \"on_late\": \"carry\", \"round_timeout\": 3";
-    struct client *a = joined(f, 1, o), *b = joined(f, 2, o);
+    struct client *a = client_joined(f, 1, o), *b = client_joined(f, 2, o);
     struct error e;
     uint64_t id = do_init(a, 1, 0.0f, 4);
     struct client *both[2] = {a, b};
@@ -662,9 +627,9 @@ TEST(a_push_that_found_no_memory_for_its_sum_may_be_pushed_again)
     struct error e;
     int8_t value[4] = {1, 2, 3, 4}, got[4];
 
-    CHECK_OK(faulty_device_new(device_at(0), &d, &e), &e);
+    CHECK_OK(faulty_device_new(device_of_kinds(ON_CPU, 0), &d, &e), &e);
     struct fixture *f = fixture_new(d, 0);
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     struct wire_init fixed = {.store = a->store, .count = 1, .call = 5};
     struct wire_init_entry x = {.number = 1, .size = 4, .total = 4, .ndim = 1, .dtype = DTYPE_i8};
     struct buf fb = {0}, desc = {0};
@@ -691,12 +656,12 @@ TEST(a_push_that_found_no_memory_for_its_sum_may_be_pushed_again)
 TEST(the_room_kept_for_a_round_admits_one_contribution_at_a_time)
 {
     enum { COUNT = 1000, WORKERS = 4 };
-    struct fixture *f = fixture_new(device_at(0), 3 * COUNT * 4);
+    struct fixture *f = fixture_new(device_of_kinds(ON_CPU, 0), 3 * COUNT * 4);
     struct client *w[WORKERS];
     unsigned begun = 0, full = 0;
     struct error e;
 
-    for (unsigned i = 0; i < WORKERS; i++) w[i] = joined(f, i + 1, "\"type\": \"dist_sync\", \"num_workers\": 4");
+    for (unsigned i = 0; i < WORKERS; i++) w[i] = client_joined(f, i + 1, "\"type\": \"dist_sync\", \"num_workers\": 4");
     uint64_t id = do_init(w[0], 1, 0.0f, COUNT), other = do_init(w[0], 2, 0.0f, COUNT);
     do_push(w[0], id, 1, 1.0f, COUNT);
     (void)send_part(w[1], other, 1, 50, 0, 1, COUNT, 1);     /* takes of what is free */
@@ -720,7 +685,7 @@ TEST(the_room_kept_for_a_round_admits_one_contribution_at_a_time)
 
 SERVER_TEST(what_a_deleted_key_had_under_way_does_not_touch_the_key_in_its_place)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     struct error e;
     uint64_t id = do_init(c, 1, 0.0f, 64);
 
@@ -748,7 +713,7 @@ SERVER_TEST(what_a_deleted_key_had_under_way_does_not_touch_the_key_in_its_place
 
 SERVER_TEST(an_updater_may_be_swapped_while_its_state_is_being_cleared)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
 
     do_json(c, WIRE_SetUpdater, "{\"store\": %u, \"updater\": {\"type\": \"adam\"}}", c->store);
     uint32_t made = send_init(c, 1, 0, 55, 0, 64, 64, 5);
@@ -762,7 +727,7 @@ SERVER_TEST(an_updater_may_be_swapped_while_its_state_is_being_cleared)
 
 SERVER_TEST(a_set_keeps_the_state_of_the_optimizer)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     float v[4] = {10, 10, 10, 10};
     uint64_t id = do_init(c, 1, 0.0f, 4);
 
@@ -780,7 +745,7 @@ SERVER_TEST(a_set_keeps_the_state_of_the_optimizer)
 SERVER_TEST(readers_never_fail_a_push_and_get_whole_values_or_are_told)
 {
     enum { COUNT = 64, STEPS = 60 };
-    struct client *c = joined(f, 1, "\"type\": \"dist_async\", \"versions_max\": 2");
+    struct client *c = client_joined(f, 1, "\"type\": \"dist_async\", \"versions_max\": 2");
     uint64_t ids[2] = {do_init(c, 1, 1.0f, COUNT), do_init(c, 2, 1.0f, COUNT)}, steps[2] = {0, 0}, seed = 5;
     struct wire_pull fixed = {.store = c->store, .count = 2};
     uint32_t pulls[STEPS];

@@ -1,9 +1,6 @@
 /* What an updater keeps for a key: slots, masters and counters, over the protocol where it reaches and through
  * service/state.h where it does not, on the CPU and on the late device, where a forgotten wait is a wrong result. */
-#include "tests/lib/direct.h"
-#include "tests/lib/late_device.h"
-#include "tests/lib/sim_device.h"
-#include "tests/lib/test.h"
+#include "tests/lib/devices.h"
 
 #include "gpu/half.h"
 #include "service/base/mem.h"
@@ -16,38 +13,10 @@
 static const char async_[] = "\"type\": \"dist_async\"";
 static const char sync2[] = "\"type\": \"dist_sync\", \"num_workers\": 2";
 
-static struct device *device_at(unsigned i)
-{
-    struct device *d = NULL;
-    struct error e;
-
-    if (i == 0) CHECK_OK(cpu_device_new(2, &d, &e), &e);
-    else if (i < 4) CHECK_OK(late_device_new(i, &d, &e), &e);
-    else if (i < 4 + SIM_SEEDS && sim_present()) CHECK_OK(sim_device_new(i, &d, &e), &e);
-    return d;
-}
-
-#define STATE_TEST(name)                                                    \
-    static void body_##name(struct fixture *f);                             \
-    TEST(name)                                                              \
-    {                                                                       \
-        struct device *d;                                                   \
-        for (unsigned i = 0; (d = device_at(i)) != NULL; i++) {             \
-            struct fixture *f = fixture_new(d, 0);                          \
-            body_##name(f);                                                 \
-            fixture_free(f);                                                \
-        }                                                                   \
-    }                                                                       \
-    static void body_##name(struct fixture *f)
+enum { STATE_KINDS = ON_THREADS | ON_LATE | ON_SIM };
+#define STATE_TEST(name) TEST_ON(STATE_KINDS, name)
 
 enum { COUNT = 6 };
-
-static struct client *joined(struct fixture *f, unsigned number, const char *options)
-{
-    struct client *c = client_new(f, number);
-    client_join(c, options);
-    return c;
-}
 
 static struct key *key_at(struct client *c, uint64_t id)
 {
@@ -120,7 +89,7 @@ static bool has_piece(struct client *c, uint64_t id, const char *name)
 
 STATE_TEST(slots_are_read_in_the_order_of_the_pushes)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
 
     set_updater(c, MOMENTUM, "keep");
     uint64_t id = do_init(c, 3, 0, COUNT);
@@ -136,7 +105,7 @@ STATE_TEST(slots_are_read_in_the_order_of_the_pushes)
 
 STATE_TEST(a_state_that_is_written_back_goes_on_as_the_one_that_was_read)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     float mean[COUNT], var[COUNT], value[COUNT], out[2][COUNT];
     struct awaited a = {.task.run = note}, b = a;
     struct error e;
@@ -170,7 +139,7 @@ STATE_TEST(a_state_that_is_written_back_goes_on_as_the_one_that_was_read)
 
 STATE_TEST(a_slot_may_begin_as_the_value)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
 
     uint64_t id = do_init(c, 3, 7, COUNT);
     set_updater(c, "{\"type\": \"dcasgd\", \"learning_rate\": 1, \"lamda\": 1}", "keep");
@@ -186,7 +155,7 @@ STATE_TEST(a_slot_may_begin_as_the_value)
 
 STATE_TEST(keep_reset_and_convert_do_what_they_say)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
 
     set_updater(c, MOMENTUM, "keep");
     uint64_t id = do_init(c, 3, 0, COUNT);
@@ -219,7 +188,7 @@ STATE_TEST(keep_reset_and_convert_do_what_they_say)
 
 STATE_TEST(an_equal_updater_with_a_reset_begins_its_slots_anew)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     struct error e;
 
     set_updater(c, MOMENTUM, "keep");
@@ -237,9 +206,9 @@ STATE_TEST(an_equal_updater_with_a_reset_begins_its_slots_anew)
 TEST(a_swap_that_finds_no_memory_leaves_the_state)
 {
     for (uint64_t n = 1;; n++) {
-        struct device *d = device_at(0);
+        struct device *d = device_of_kinds(ON_THREADS, 0);
         struct fixture *f = fixture_new(d, 0);
-        struct client *c = joined(f, 1, async_);
+        struct client *c = client_joined(f, 1, async_);
         struct error e;
         set_updater(c, MOMENTUM, "keep");
         uint64_t id = do_init(c, 3, 0, COUNT);
@@ -270,7 +239,7 @@ TEST(a_swap_that_finds_no_memory_leaves_the_state)
 
 STATE_TEST(schedules_follow_the_largest_counter_of_the_store)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
 
     set_updater(c, "{\"type\": \"sgd\", \"learning_rate\": 1, \"schedule\": {\"type\": \"step\", \"step_size\": 2, \"gamma\": 0.5}}",
                 "keep");
@@ -288,7 +257,7 @@ STATE_TEST(schedules_follow_the_largest_counter_of_the_store)
 
 STATE_TEST(overrides_are_those_of_the_keys_name)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
 
     set_updater(c, "{\"type\": \"sgd\", \"learning_rate\": 1, \"overrides\": [{\"match\": \"1?\", \"lr_mult\": 0.5}]}", "keep");
     uint64_t a = do_init(c, 1, 0, COUNT), b = do_init(c, 12, 0, COUNT);
@@ -346,7 +315,7 @@ static uint16_t pull_half(struct client *c, uint64_t id)
 /* 64 times 2^-9 on 1 in bf16, whose unit there is 2^-7. */
 STATE_TEST(small_steps_of_a_bf16_value_add_up_in_its_master)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
 
     set_updater(c, "{\"type\": \"test\"}", "keep");
     uint64_t id = half_key(c, DTYPE_bf16, half_narrow_bf16(1));
@@ -365,7 +334,7 @@ STATE_TEST(small_steps_of_a_bf16_value_add_up_in_its_master)
 /* 2048 + 1 + 1: f16 has no 2049, so a sum taken in f16 would be 2048. */
 STATE_TEST(a_round_of_f16_is_summed_in_f32)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     struct error e;
 
     set_updater(a, "{\"type\": \"add\"}", "keep");
@@ -379,7 +348,7 @@ STATE_TEST(a_round_of_f16_is_summed_in_f32)
 
 STATE_TEST(without_an_updater_a_half_value_is_what_was_pushed)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = half_key(c, DTYPE_f16, 0x3c00);
 
     push_half(c, id, DTYPE_f16, 1, 0x7e01); /* a NaN, bit for bit: nothing is computed */
@@ -408,7 +377,7 @@ static void run_history(struct device *d, uint64_t seed, bool serially, struct h
 {
     static const char *const states[] = {"keep", "reset", "convert"};
     struct fixture *f = fixture_new(d, 0);
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t ids[KEYS], steps[KEYS] = {0};
     struct error e;
 
@@ -440,8 +409,8 @@ TEST(swaps_among_pushes_come_to_the_same_bits_as_one_after_the_other)
     struct device *d;
 
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        run_history(device_at(0), seed, true, &want);
-        for (unsigned i = 0; (d = device_at(i)) != NULL; i++) {
+        run_history(device_of_kinds(ON_THREADS, 0), seed, true, &want);
+        for (unsigned i = 0; (d = device_of_kinds(STATE_KINDS, i)) != NULL; i++) {
             run_history(d, seed, false, &got);
             if (memcmp(&want, &got, sizeof want) != 0) test_fail(__FILE__, __LINE__, "device %u, seed %d", i, (int)seed);
         }

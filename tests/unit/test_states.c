@@ -1,9 +1,6 @@
 /* GetStates and SetStates over the protocol: what they give and take, in parts, between steps under way, and what they
  * refuse. On the CPU and on the late device, where a forgotten wait is a wrong result. */
-#include "tests/lib/books.h"
-#include "tests/lib/direct.h"
-#include "tests/lib/late_device.h"
-#include "tests/lib/test.h"
+#include "tests/lib/devices.h"
 
 #include "service/base/mem.h"
 #include "service/op.h"
@@ -14,29 +11,7 @@
 static const char async_[] = "\"type\": \"dist_async\"";
 static const struct bytes none;
 
-static struct device *device_at(unsigned i)
-{
-    struct device *d = NULL;
-    struct error e;
-
-    if (i == 0) CHECK_OK(cpu_device_new(2, &d, &e), &e);
-    else if (i < 4) CHECK_OK(late_device_new(i, &d, &e), &e);
-    return d;
-}
-
-#define STATES_TEST(name)                                                   \
-    static void body_##name(struct fixture *f);                             \
-    TEST(name)                                                              \
-    {                                                                       \
-        struct device *d;                                                   \
-        for (unsigned i = 0; (d = device_at(i)) != NULL; i++) {             \
-            struct fixture *f = fixture_new(d, 0);                          \
-            body_##name(f);                                                 \
-            CHECK(books_wrong(f->server) == NULL);                          \
-            fixture_free(f);                                                \
-        }                                                                   \
-    }                                                                       \
-    static void body_##name(struct fixture *f)
+#define STATES_TEST(name) TEST_ON(ON_THREADS | ON_LATE, name)
 
 enum { COUNT = 5, SLOTS = 8, ROOM = 4096 };
 
@@ -45,9 +20,8 @@ enum { COUNT = 5, SLOTS = 8, ROOM = 4096 };
 
 static struct client *joined(struct fixture *f, unsigned number, const char *updater)
 {
-    struct client *c = client_new(f, number);
+    struct client *c = client_joined(f, number, async_);
 
-    client_join(c, async_);
     if (updater != NULL) do_json(c, WIRE_SetUpdater, "{\"store\": %u, \"updater\": %s}", c->store, updater);
     return c;
 }
@@ -345,7 +319,7 @@ STATES_TEST(a_client_holds_so_many_copies_and_for_so_long)
 
 TEST(an_answer_holds_the_states_that_fit_and_a_part_of_a_large_one)
 {
-    struct fixture *f = fixture_new(device_at(0), 0);
+    struct fixture *f = fixture_new(device_of_kinds(ON_THREADS, 0), 0);
     struct client *c = joined(f, 1, MOMENTUM);
     uint64_t large = FRAME_SIZE_MAX / 4;
     struct wire_states_entry x[3] = {{0}};
@@ -367,7 +341,7 @@ TEST(an_answer_holds_the_states_that_fit_and_a_part_of_a_large_one)
 
 TEST(copies_are_refused_where_staging_memory_is_full)
 {
-    struct fixture *f = fixture_new(device_at(0), 1000);
+    struct fixture *f = fixture_new(device_of_kinds(ON_THREADS, 0), 1000);
     struct client *c = joined(f, 1, MOMENTUM);
     uint64_t id = do_init(c, 1, 0, 100); /* 400 bytes */
     struct told t;

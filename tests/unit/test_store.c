@@ -2,10 +2,7 @@
  * protocol, without sockets, on each device: the CPU, and the late one under several seeds, where a forgotten wait is
  * a wrong result. Time is the test's own. */
 #include "gpu/array.h"
-#include "tests/lib/direct.h"
-#include "tests/lib/late_device.h"
-#include "tests/lib/sim_device.h"
-#include "tests/lib/test.h"
+#include "tests/lib/devices.h"
 
 #include "service/base/mem.h"
 
@@ -19,78 +16,13 @@ static const char async_[] = "\"type\": \"dist_async\"";
 static const char elastic[] = "\"type\": \"dist_sync\", \"elastic\": true";
 
 /* Several devices as one, late ones but for the first, with the smallest parts that there are. */
-static struct device *array_of(unsigned n)
-{
-    struct device *members[3], *d = NULL;
-    struct error e;
-
-    CHECK_OK(cpu_device_new(1, &members[0], &e), &e);
-    for (unsigned i = 1; i < n; i++) CHECK_OK(late_device_new(n + i, &members[i], &e), &e);
-    CHECK_OK(array_device_new(&(struct array_config){.members = members, .count = n, .part = DMEM_ALIGN}, &d, &e), &e);
-    return d;
-}
-
-/* A late device with room for a few small keys, and the CPU for the rest. */
-static struct device *nearly_full(void)
-{
-    struct device *late, *cpu, *d = NULL;
-    struct error e;
-
-    CHECK_OK(late_device_new(5, &late, &e), &e);
-    CHECK_OK(cpu_device_new(1, &cpu, &e), &e);
-    late->capacity = 1000;
-    CHECK_OK(array_device_new(&(struct array_config){.members = &late, .count = 1, .cpu = cpu}, &d, &e), &e);
-    return d;
-}
-
-enum { DEVICES = 11 };
-
-static struct device *device_at(unsigned i)
-{
-    struct device *d = NULL;
-    struct error e;
-
-    if (sim_replaced()) i = i == 0 ? 8 : DEVICES;
-    switch (i) {
-    case 0: CHECK_OK(cpu_device_new(1, &d, &e), &e); break;
-    case 1: CHECK_OK(cpu_device_new(2, &d, &e), &e); break;
-    case 2: case 3: case 4: CHECK_OK(late_device_new(i, &d, &e), &e); break;
-    case 5: case 6: return array_of(i - 3);
-    case 7: return nearly_full();
-    case 8: case 9: case 10:
-        if (i < 8 + SIM_SEEDS && sim_present()) CHECK_OK(sim_device_new(i, &d, &e), &e);
-        break;
-    default: break;
-    }
-    return d;
-}
-
-/* The body runs once a device; `f` is a fresh server. */
-#define STORE_TEST(name)                                                    \
-    static void body_##name(struct fixture *f);                             \
-    TEST(name)                                                              \
-    {                                                                       \
-        struct device *d;                                                   \
-        for (unsigned i = 0; (d = device_at(i)) != NULL; i++) {             \
-            struct fixture *f = fixture_new(d, 0);                          \
-            body_##name(f);                                                 \
-            fixture_free(f);                                                \
-        }                                                                   \
-    }                                                                       \
-    static void body_##name(struct fixture *f)
-
-static struct client *joined(struct fixture *f, unsigned number, const char *options)
-{
-    struct client *c = client_new(f, number);
-    client_join(c, options);
-    return c;
-}
+#define STORE_TEST(name) TEST_ON(ON_CPU | ON_THREADS | ON_LATE | ON_ARRAYS | ON_FULL | ON_SIM, name)
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
 STORE_TEST(pull_gives_what_init_gave)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = do_init(c, 3, 2.0f, 16);
     CHECK_NEAR(do_pull(c, id, 16), 2, 0);
     client_gone(c);
@@ -98,7 +30,7 @@ STORE_TEST(pull_gives_what_init_gave)
 
 STORE_TEST(push_without_updater_assigns)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = do_init(c, 3, 2.0f, 16);
     do_push(c, id, 1, 8.0f, 16);
     fixture_settle(f);
@@ -112,7 +44,7 @@ STORE_TEST(push_without_updater_assigns)
 STORE_TEST(large_values_travel_whole)
 {
     enum { COUNT = 300000 };
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = do_init(c, 3, 2.0f, COUNT);
     do_push(c, id, 1, 8.0f, COUNT);
     fixture_settle(f);
@@ -122,7 +54,7 @@ STORE_TEST(large_values_travel_whole)
 
 STORE_TEST(add_updater_accumulates)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     do_json(c, WIRE_SetUpdater, "{\"store\": %u, \"updater\": {\"type\": \"add\"}}", c->store);
     uint64_t id = do_init(c, 3, 1.0f, 100);
     for (uint64_t step = 1; step <= 50; step++) do_push(c, id, step, 2.0f, 100);
@@ -133,7 +65,7 @@ STORE_TEST(add_updater_accumulates)
 
 STORE_TEST(two_async_workers_with_sgd_give_exactly_minus_24)
 {
-    struct client *a = joined(f, 1, async_), *b = joined(f, 2, async_);
+    struct client *a = client_joined(f, 1, async_), *b = client_joined(f, 2, async_);
     do_json(a, WIRE_SetUpdater, "{\"store\": %u, \"updater\": {\"type\": \"sgd\", \"learning_rate\": 0.125}}", a->store);
     uint64_t id = do_init(a, 7, 1.0f, 10);
     for (uint64_t step = 1; step <= 100; step++) {
@@ -148,7 +80,7 @@ STORE_TEST(two_async_workers_with_sgd_give_exactly_minus_24)
 
 STORE_TEST(integer_sums_that_do_not_fit_fail_and_leave_the_value)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     struct wire_init fixed = {.store = c->store, .count = 1, .call = 5};
     struct wire_init_entry x = {.number = 1, .size = 4, .total = 4, .ndim = 1, .dtype = DTYPE_i8};
     struct buf fb = {0}, d = {0};
@@ -185,7 +117,7 @@ STORE_TEST(integer_sums_that_do_not_fit_fail_and_leave_the_value)
 
 STORE_TEST(wrong_shape_and_type_are_refused_naming_both)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = do_init(c, 3, 2.0f, 16);
     float v[20] = {0};
     struct error e;
@@ -202,7 +134,7 @@ STORE_TEST(wrong_shape_and_type_are_refused_naming_both)
 
 STORE_TEST(an_empty_value_is_a_value)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = do_init(c, 3, 2.0f, 0), version = 0;
     struct error e;
     char nothing[1];
@@ -216,7 +148,7 @@ STORE_TEST(an_empty_value_is_a_value)
 
 STORE_TEST(a_round_closes_when_every_member_has_pushed)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     struct error e;
     uint64_t id = do_init(a, 3, 1.0f, 1000);
 
@@ -233,14 +165,14 @@ STORE_TEST(a_round_closes_when_every_member_has_pushed)
 
 STORE_TEST(a_push_before_all_have_joined_is_held)
 {
-    struct client *a = joined(f, 1, sync2);
+    struct client *a = client_joined(f, 1, sync2);
     struct error e;
     uint64_t id = do_init(a, 3, 1.0f, 8);
 
     do_push(a, id, 1, 2.0f, 8);
     CHECK_EQ(do_wait(a, WAIT_TICKET, id, 1, 50, &e), WAIT_PENDING);
     CHECK_SAYS(e.text, "1 of 2 workers have not joined");
-    struct client *b = joined(f, 2, sync2);
+    struct client *b = client_joined(f, 2, sync2);
     CHECK_EQ(do_wait(a, WAIT_TICKET, id, 1, 50, &e), WAIT_PENDING);
     do_push(b, id, 1, 3.0f, 8);
     CHECK_EQ(do_wait(a, WAIT_TICKET, id, 1, 50, &e), WAIT_DONE);
@@ -251,7 +183,7 @@ STORE_TEST(a_push_before_all_have_joined_is_held)
 
 STORE_TEST(the_same_push_twice_counts_once)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     struct error e;
     uint64_t id = do_init(a, 3, 1.0f, 8);
 
@@ -268,7 +200,7 @@ STORE_TEST(the_same_push_twice_counts_once)
 
 STORE_TEST(a_worker_may_be_one_step_ahead_and_no_more)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     struct error e;
     uint64_t id = do_init(a, 3, 0.0f, 8);
     float v[8] = {1, 1, 1, 1, 1, 1, 1, 1};
@@ -291,7 +223,7 @@ STORE_TEST(a_worker_may_be_one_step_ahead_and_no_more)
 
 STORE_TEST(a_gap_in_the_steps_is_refused)
 {
-    struct client *a = joined(f, 1, async_);
+    struct client *a = client_joined(f, 1, async_);
     struct error e;
     uint64_t id = do_init(a, 3, 0.0f, 8);
     float v[8] = {0};
@@ -308,7 +240,7 @@ STORE_TEST(many_rounds_of_many_keys_in_any_order_are_exact)
     uint64_t ids[KEYS], seed = 7;
     struct error e;
 
-    for (unsigned i = 0; i < WORKERS; i++) w[i] = joined(f, i + 1, "\"type\": \"dist_sync\", \"num_workers\": 4");
+    for (unsigned i = 0; i < WORKERS; i++) w[i] = client_joined(f, i + 1, "\"type\": \"dist_sync\", \"num_workers\": 4");
     do_json(w[0], WIRE_SetUpdater, "{\"store\": %u, \"updater\": {\"type\": \"add\"}}", w[0]->store);
     for (unsigned k = 0; k < KEYS; k++) ids[k] = do_init(w[0], k, 0.0f, COUNT);
     for (uint64_t step = 1; step <= ROUNDS; step++)
@@ -338,7 +270,7 @@ STORE_TEST(summing_by_rank_gives_the_same_bits_whatever_the_order)
     float want = (parts[0] + parts[1]) + parts[2];
 
     for (unsigned i = 0; i < 3; i++)
-        w[i] = joined(f, i + 1, "\"type\": \"dist_sync\", \"num_workers\": 3, \"sum_order\": \"rank\"");
+        w[i] = client_joined(f, i + 1, "\"type\": \"dist_sync\", \"num_workers\": 3, \"sum_order\": \"rank\"");
     uint64_t id = do_init(w[0], 1, 0.0f, 5);
     for (unsigned o = 0; o < 6; o++) {
         for (unsigned i = 0; i < 3; i++) do_push(w[orders[o][i]], id, o + 1, parts[orders[o][i]], 5);
@@ -350,7 +282,7 @@ STORE_TEST(summing_by_rank_gives_the_same_bits_whatever_the_order)
 
 STORE_TEST(average_divides_by_the_contributors)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     struct error e;
 
     do_json(a, WIRE_SetUpdater, "{\"store\": %u, \"updater\": {\"type\": \"average\"}}", a->store);
@@ -367,7 +299,7 @@ STORE_TEST(average_divides_by_the_contributors)
 
 STORE_TEST(a_worker_that_leaves_is_not_waited_for)
 {
-    struct client *a = joined(f, 1, sync3), *b = joined(f, 2, sync3), *c = joined(f, 3, sync3);
+    struct client *a = client_joined(f, 1, sync3), *b = client_joined(f, 2, sync3), *c = client_joined(f, 3, sync3);
     struct error e;
     uint64_t id = do_init(a, 3, 1.0f, 8);
 
@@ -388,7 +320,7 @@ static void heartbeat(struct client *c)
 
 STORE_TEST(a_dead_worker_fails_the_round_and_is_named)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     struct error e;
     float v[8] = {0};
     uint64_t id = do_init(a, 3, 1.0f, 8);
@@ -415,7 +347,7 @@ STORE_TEST(a_dead_worker_fails_the_round_and_is_named)
 STORE_TEST(under_proceed_a_round_goes_on_without_the_dead)
 {
     const char *o = "\"type\": \"dist_sync\", \"num_workers\": 2, \"on_missing\": \"proceed\"";
-    struct client *a = joined(f, 1, o), *b = joined(f, 2, o);
+    struct client *a = client_joined(f, 1, o), *b = client_joined(f, 2, o);
     struct error e;
     uint64_t id = do_init(a, 3, 1.0f, 8);
 
@@ -433,7 +365,7 @@ STORE_TEST(under_proceed_a_round_goes_on_without_the_dead)
 STORE_TEST(a_round_whose_time_is_up_names_who_did_not_push)
 {
     const char *o = "\"type\": \"dist_sync\", \"num_workers\": 2, \"round_timeout\": 5";
-    struct client *a = joined(f, 1, o), *b = joined(f, 2, o);
+    struct client *a = client_joined(f, 1, o), *b = client_joined(f, 2, o);
     struct error e;
     uint64_t id = do_init(a, 3, 1.0f, 8);
 
@@ -462,7 +394,7 @@ STORE_TEST(a_round_whose_time_is_up_names_who_did_not_push)
 STORE_TEST(a_start_that_is_not_complete_in_time_says_who_is_there)
 {
     const char *o = "\"type\": \"dist_sync\", \"num_workers\": 3, \"start_timeout\": 5";
-    struct client *a = joined(f, 1, o);
+    struct client *a = client_joined(f, 1, o);
     struct error e;
     uint64_t id = do_init(a, 3, 1.0f, 8);
 
@@ -480,12 +412,12 @@ STORE_TEST(a_start_that_is_not_complete_in_time_says_who_is_there)
 
 STORE_TEST(a_late_joiner_takes_part_from_the_next_round_on)
 {
-    struct client *a = joined(f, 1, elastic);
+    struct client *a = client_joined(f, 1, elastic);
     struct error e;
     uint64_t id = do_init(a, 3, 1.0f, 8);
 
     for (uint64_t step = 1; step <= 5; step++) do_push(a, id, step, 2.0f, 8);
-    struct client *b = joined(f, 2, elastic);
+    struct client *b = client_joined(f, 2, elastic);
     json_t *j = try_json(b, WIRE_Describe, &e, "{\"store\": %u, \"keys\": [3]}", b->store);
     CHECK_EQ(json_integer_value(json_object_get(json_array_get(json_object_get(j, "items"), 0), "next_step")), 6);
     json_decref(j);
@@ -500,13 +432,13 @@ STORE_TEST(a_late_joiner_takes_part_from_the_next_round_on)
 
 STORE_TEST(a_restarted_worker_keeps_its_rank_and_its_recorded_push)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     struct error e;
     uint64_t id = do_init(a, 3, 1.0f, 8);
 
     do_push(b, id, 1, 3.0f, 8);
     client_gone(b);
-    b = joined(f, 2, sync2);
+    b = client_joined(f, 2, sync2);
     CHECK_EQ(b->rank, 1);
     json_t *j = try_json(b, WIRE_Describe, &e, "{\"store\": %u, \"keys\": [3]}", b->store);
     CHECK_EQ(json_integer_value(json_object_get(json_array_get(json_object_get(j, "items"), 0), "next_step")), 2);
@@ -520,11 +452,11 @@ STORE_TEST(a_restarted_worker_keeps_its_rank_and_its_recorded_push)
 
 STORE_TEST(an_old_epoch_is_refused_after_a_restart)
 {
-    struct client *old = joined(f, 1, async_);
+    struct client *old = client_joined(f, 1, async_);
     struct error e;
     float v[8] = {0};
     uint64_t id = do_init(old, 3, 1.0f, 8);
-    struct client *now = joined(f, 1, async_);
+    struct client *now = client_joined(f, 1, async_);
 
     CHECK_EQ(try_push(old, id, 1, v, sizeof v, DTYPE_f32, &e), STATUS_FAILED_PRECONDITION);
     CHECK_EQ(e.reason, REASON_STALE_EPOCH);
@@ -536,7 +468,7 @@ STORE_TEST(an_old_epoch_is_refused_after_a_restart)
 
 STORE_TEST(rank_0_creates_and_the_others_wait_for_it)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     enum init_outcome outcome;
     uint64_t id, id2;
     struct error e;
@@ -562,7 +494,7 @@ STORE_TEST(rank_0_creates_and_the_others_wait_for_it)
 
 STORE_TEST(when_rank_0_is_gone_the_lowest_present_rank_sends_its_value)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     enum init_outcome outcome;
     struct error e;
 
@@ -580,7 +512,7 @@ STORE_TEST(when_rank_0_is_gone_the_lowest_present_rank_sends_its_value)
 
 STORE_TEST(a_third_worker_that_joins_later_inits_without_error_and_changes_nothing)
 {
-    struct client *a = joined(f, 1, elastic), *b = joined(f, 2, elastic), *c;
+    struct client *a = client_joined(f, 1, elastic), *b = client_joined(f, 2, elastic), *c;
     enum init_outcome outcome;
     struct error e;
     float nine[4] = {9, 9, 9, 9};
@@ -588,7 +520,7 @@ STORE_TEST(a_third_worker_that_joins_later_inits_without_error_and_changes_nothi
     uint64_t id = do_init(a, 10, 1.0f, 4);
     CHECK_OK(try_init(b, 10, nine, 4, 1, 0, &outcome, NULL, &e), &e);
     CHECK_EQ(outcome, INIT_EXISTED);
-    c = joined(f, 3, elastic);
+    c = client_joined(f, 3, elastic);
     CHECK_OK(try_init(c, 10, nine, 4, 1, 0, &outcome, NULL, &e), &e);
     CHECK_NEAR(do_pull(c, id, 4), 1, 0);
     client_gone(a);
@@ -598,7 +530,7 @@ STORE_TEST(a_third_worker_that_joins_later_inits_without_error_and_changes_nothi
 
 STORE_TEST(a_key_of_an_earlier_job_is_kept_replaced_or_refused_as_asked)
 {
-    struct client *a = joined(f, 1, async_);
+    struct client *a = client_joined(f, 1, async_);
     enum init_outcome outcome;
     struct error e;
     float five[4] = {5, 5, 5, 5};
@@ -606,7 +538,7 @@ STORE_TEST(a_key_of_an_earlier_job_is_kept_replaced_or_refused_as_asked)
 
     do_json(a, WIRE_Leave, "{\"store\": %u}", a->store);
     client_gone(a);
-    a = joined(f, 2, async_);
+    a = client_joined(f, 2, async_);
     CHECK_EQ(try_init(a, 10, NULL, 4, 1, REINIT_ERROR, &outcome, NULL, &e), STATUS_ALREADY_EXISTS);
     CHECK_OK(try_init(a, 10, NULL, 4, 2, REINIT_KEEP, &outcome, &id2, &e), &e);
     CHECK_EQ(outcome, INIT_EXISTED);
@@ -635,7 +567,7 @@ static uint64_t arrive(struct client *c, const char *name)
 
 STORE_TEST(a_barrier_opens_when_all_members_have_come_and_names_the_missing)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     struct error e;
     uint64_t t = arrive(a, "x");
 
@@ -651,7 +583,7 @@ STORE_TEST(a_barrier_opens_when_all_members_have_come_and_names_the_missing)
 
 STORE_TEST(a_dead_worker_fails_the_barrier)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     struct error e;
     uint64_t t = arrive(a, "x");
 
@@ -669,7 +601,7 @@ STORE_TEST(a_dead_worker_fails_the_barrier)
 
 STORE_TEST(a_repeated_barrier_gets_the_first_answer_even_when_it_has_opened_since)
 {
-    struct client *a = joined(f, 1, async_);
+    struct client *a = client_joined(f, 1, async_);
     const char *text = "{\"store\": 1, \"name\": \"x\"}";
     struct bytes none = bytes_of(NULL, 0);
     struct answered *one, *two;
@@ -722,7 +654,7 @@ static uint32_t recorded(struct answered *a)
 
 STORE_TEST(parts_may_come_in_any_order_over_any_connection_and_twice)
 {
-    struct client *a = joined(f, 1, async_), *b = client_again(a);
+    struct client *a = client_joined(f, 1, async_), *b = client_again(a);
     struct error e;
     uint64_t id = do_init(a, 1, 0.0f, 1000);
 
@@ -740,7 +672,7 @@ STORE_TEST(parts_may_come_in_any_order_over_any_connection_and_twice)
 
 STORE_TEST(a_push_given_up_half_way_does_not_mix_with_the_next_of_the_same_step)
 {
-    struct client *a = joined(f, 1, async_);
+    struct client *a = client_joined(f, 1, async_);
     struct error e;
     uint64_t id = do_init(a, 1, 0.0f, 1000);
 
@@ -771,7 +703,7 @@ static uint64_t staging_used(struct client *c)
 
 STORE_TEST(half_a_push_of_a_dead_worker_leaves_no_trace)
 {
-    struct client *a = joined(f, 1, async_), *b = joined(f, 2, async_);
+    struct client *a = client_joined(f, 1, async_), *b = client_joined(f, 2, async_);
     uint64_t id = do_init(a, 1, 0.0f, 100000);
 
     CHECK_EQ(recorded(push_part(b, id, 1, 50, 0, 60000, 100000, 3)), 0);
@@ -788,7 +720,7 @@ STORE_TEST(half_a_push_of_a_dead_worker_leaves_no_trace)
 
 STORE_TEST(a_partial_push_without_progress_is_dropped_after_30_s)
 {
-    struct client *a = joined(f, 1, async_);
+    struct client *a = client_joined(f, 1, async_);
     uint64_t id = do_init(a, 1, 0.0f, 1000);
 
     CHECK_EQ(recorded(push_part(a, id, 1, 50, 0, 600, 1000, 3)), 0);
@@ -808,9 +740,9 @@ STORE_TEST(a_partial_push_without_progress_is_dropped_after_30_s)
 TEST(a_push_that_advances_an_open_round_is_never_refused_because_of_later_ones)
 {
     enum { KEYS = 8, COUNT = 1000 };
-    struct device *d = device_at(0);
+    struct device *d = device_of_kinds(ON_CPU | ON_SIM, 0);
     struct fixture *f = fixture_new(d, (KEYS + 2) * COUNT * 4); /* too little for two rounds of every key */
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     float v[COUNT] = {0};
     uint64_t ids[KEYS];
     struct error e;
@@ -840,7 +772,7 @@ TEST(a_push_that_advances_an_open_round_is_never_refused_because_of_later_ones)
 STORE_TEST(a_pinned_version_is_read_to_its_end_or_revoked_but_never_mixed)
 {
     enum { COUNT = 3 << 20 }; /* 12 MiB: several frames */
-    struct client *a = joined(f, 1, async_);
+    struct client *a = client_joined(f, 1, async_);
     struct error e;
     uint64_t id = do_init(a, 1, 1.0f, COUNT);
     struct wire_pull fixed = {.store = a->store, .count = 1};
@@ -887,7 +819,7 @@ STORE_TEST(a_pinned_version_is_read_to_its_end_or_revoked_but_never_mixed)
 
 STORE_TEST(options_that_disagree_are_named)
 {
-    struct client *a = joined(f, 1, sync2);
+    struct client *a = client_joined(f, 1, sync2);
     struct error e;
 
     CHECK(try_json(a, WIRE_Create, &e, "{\"store\": \"s\", \"type\": \"dist_sync\", \"num_workers\": 4}") == NULL);
@@ -907,7 +839,7 @@ STORE_TEST(options_that_disagree_are_named)
 
 STORE_TEST(key_types_do_not_mix)
 {
-    struct client *a = joined(f, 1, async_);
+    struct client *a = client_joined(f, 1, async_);
     struct error e;
 
     do_init(a, 3, 1.0f, 4);
@@ -918,7 +850,7 @@ STORE_TEST(key_types_do_not_mix)
 
 STORE_TEST(delete_during_a_round_needs_force_and_tells_the_contributors)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     struct error e;
     float v[8];
     uint64_t id = do_init(a, 3, 1.0f, 8);
@@ -937,7 +869,7 @@ STORE_TEST(delete_during_a_round_needs_force_and_tells_the_contributors)
 
 STORE_TEST(an_equal_updater_changes_nothing_and_a_swap_keeps_the_slots_of_the_same_name)
 {
-    struct client *a = joined(f, 1, async_);
+    struct client *a = client_joined(f, 1, async_);
     struct error e;
     const char *sgd = "{\"store\": %u, \"updater\": {\"type\": \"sgd\", \"learning_rate\": %s, \"momentum\": 0.5}}";
     uint64_t id = do_init(a, 3, 0.0f, 8);
@@ -963,7 +895,7 @@ STORE_TEST(an_equal_updater_changes_nothing_and_a_swap_keeps_the_slots_of_the_sa
 
 STORE_TEST(deleting_a_store_with_open_rounds_ends_them)
 {
-    struct client *a = joined(f, 1, sync2);
+    struct client *a = client_joined(f, 1, sync2);
     struct error e;
     uint64_t id = do_init(a, 3, 1.0f, 8);
 
@@ -987,7 +919,7 @@ static const char lamb[] = "{\"store\": %u, \"updater\": {\"type\": \"lamb\", \"
 static void train(struct device *d, const char *updater, float out[CUT])
 {
     struct fixture *f = fixture_new(d, 0);
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     struct error e;
     float g[CUT];
 
@@ -1009,16 +941,16 @@ TEST(on_several_devices_updates_give_the_bits_of_one)
 
     for (int i = 0; i < 2; i++)
         for (unsigned n = 2; n <= 3; n++) {
-            train(device_at(0), i == 0 ? adam : lamb, one);
-            train(array_of(n), i == 0 ? adam : lamb, more);
+            train(device_of_kinds(ON_CPU | ON_SIM, 0), i == 0 ? adam : lamb, one);
+            train(device_array_of(n), i == 0 ? adam : lamb, more);
             CHECK(memcmp(one, more, sizeof one) == 0);
         }
 }
 
 TEST(an_updater_that_needs_the_whole_is_refused_for_a_key_in_parts_with_the_cure)
 {
-    struct fixture *f = fixture_new(array_of(2), 0);
-    struct client *c = joined(f, 1, async_);
+    struct fixture *f = fixture_new(device_array_of(2), 0);
+    struct client *c = client_joined(f, 1, async_);
     struct error e;
     uint64_t id = do_init(c, 3, 1.0f, CUT);
 
@@ -1063,10 +995,10 @@ TEST(words_of_the_device_change_no_result_of_a_store_of_many_workers)
     static const char *const types[] = {"dist_device_sync", "dist_sync_device", "dist_sync_nccl", "dist_gpu_sync"};
 
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        struct fixture *f = fixture_new(array_of(2), 0);
+        struct fixture *f = fixture_new(device_array_of(2), 0);
         char options[80];
         snprintf(options, sizeof options, "\"type\": \"%s\", \"num_workers\": 2", types[i]);
-        struct client *a = joined(f, 1, options), *b = joined(f, 2, sync2);
+        struct client *a = client_joined(f, 1, options), *b = client_joined(f, 2, sync2);
         uint64_t id = do_init(a, 3, 1.0f, CUT);
         do_push(a, id, 1, 2.0f, CUT);
         do_push(b, id, 1, 3.0f, CUT);
@@ -1080,9 +1012,9 @@ TEST(words_of_the_device_change_no_result_of_a_store_of_many_workers)
 
 TEST(keys_go_to_the_device_that_holds_least)
 {
-    struct device *d = array_of(3);
+    struct device *d = device_array_of(3);
     struct fixture *f = fixture_new(d, 0);
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
 
     for (int64_t key = 0; key < 6; key++) do_init(c, key, 1.0f, 32);
     fixture_settle(f);
@@ -1093,7 +1025,7 @@ TEST(keys_go_to_the_device_that_holds_least)
 
 TEST(the_token_is_asked_for_and_nothing_is_answered_without_hello)
 {
-    struct server_config config = {.device = device_at(0), .token = "secret"};
+    struct server_config config = {.device = device_of_kinds(ON_CPU | ON_SIM, 0), .token = "secret"};
     struct fixture f = {.device = config.device, .now_ms = 1};
     struct error e;
 

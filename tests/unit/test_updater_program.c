@@ -2,10 +2,7 @@
  * texts that change while it runs, and what becomes of slots. */
 #include "gpu/program.h"
 #include "service/updater.h"
-#include "tests/lib/direct.h"
-#include "tests/lib/late_device.h"
-#include "tests/lib/sim_device.h"
-#include "tests/lib/test.h"
+#include "tests/lib/devices.h"
 
 #include "service/base/mem.h"
 
@@ -133,41 +130,7 @@ TEST(a_program_takes_reals_only)
 
 static const char async_[] = "\"type\": \"dist_async\"";
 
-static struct device *device_at(unsigned i)
-{
-    struct device *d = NULL;
-
-    switch (i) {
-    case 0: CHECK_OK(cpu_device_new(1, &d, &error), &error); break;
-    case 1: case 2: CHECK_OK(late_device_new(i, &d, &error), &error); break;
-    case 3: case 4: case 5:
-        if (i < 3 + SIM_SEEDS && sim_present()) CHECK_OK(sim_device_new(i, &d, &error), &error);
-        break;
-    default: break;
-    }
-    return d;
-}
-
-/* The body runs once a device; `f` is a fresh server. */
-#define STORE_TEST(name)                                                    \
-    static void body_##name(struct fixture *f);                             \
-    TEST(name)                                                              \
-    {                                                                       \
-        struct device *d;                                                   \
-        for (unsigned i = 0; (d = device_at(i)) != NULL; i++) {             \
-            struct fixture *f = fixture_new(d, 0);                          \
-            body_##name(f);                                                 \
-            fixture_free(f);                                                \
-        }                                                                   \
-    }                                                                       \
-    static void body_##name(struct fixture *f)
-
-static struct client *joined(struct fixture *f, unsigned number, const char *options)
-{
-    struct client *c = client_new(f, number);
-    client_join(c, options);
-    return c;
-}
+#define STORE_TEST(name) TEST_ON(ON_CPU | ON_LATE | ON_SIM, name)
 
 static void push(struct client *c, uint64_t id, uint64_t step, float value, size_t count)
 {
@@ -189,7 +152,7 @@ static void set_params(struct client *c, const char *text, const char *params)
 /* MXNet's tutorial: 4, and then the sum of four workers' ones is added twice. */
 STORE_TEST(the_tutorials_updater_adds_twice_the_gradient)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = do_init(c, 3, 4, 5);
 
     set_text(c, "stored += grad * 2", "");
@@ -200,7 +163,7 @@ STORE_TEST(the_tutorials_updater_adds_twice_the_gradient)
 
 STORE_TEST(step_counts_the_updates_of_the_key)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t a = do_init(c, 1, 0, 3), b = do_init(c, 2, 0, 3);
 
     set_text(c, "stored += grad * 10 ^ step", "");
@@ -216,7 +179,7 @@ STORE_TEST(step_counts_the_updates_of_the_key)
 STORE_TEST(a_round_has_its_contributors_and_the_stores_workers)
 {
     static const char sync2[] = "\"type\": \"dist_sync\", \"num_workers\": 2";
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     uint64_t id = do_init(a, 1, 0, 3);
 
     set_text(a, "stored = grad + 100 * contributors + 1000 * num_workers + 10000 * staleness", "");
@@ -229,7 +192,7 @@ STORE_TEST(a_round_has_its_contributors_and_the_stores_workers)
 
 STORE_TEST(staleness_is_how_many_versions_the_pulled_one_is_behind)
 {
-    struct client *a = joined(f, 1, async_), *b = joined(f, 2, async_);
+    struct client *a = client_joined(f, 1, async_), *b = client_joined(f, 2, async_);
     uint64_t id = do_init(a, 1, 0, 3);
 
     set_text(a, "stored = 10 * stored + staleness", "");
@@ -251,7 +214,7 @@ STORE_TEST(staleness_is_how_many_versions_the_pulled_one_is_behind)
 STORE_TEST(params_change_while_slots_go_on)
 {
     static const char text[] = "param lr = 1, mu = 0.5\\nslot m = 0\\nm = mu * m + grad\\nstored -= lr * m";
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = do_init(c, 1, 0, 3);
 
     set_params(c, text, "");
@@ -271,7 +234,7 @@ STORE_TEST(params_change_while_slots_go_on)
 
 STORE_TEST(a_slot_may_start_as_the_value)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = do_init(c, 1, 5, 3);
 
     set_text(c, "slot first = stored\\nfirst = first\\nstored = grad\\nstored = stored + 10 * first\\nfirst = first * 1", "");
@@ -285,7 +248,7 @@ STORE_TEST(a_slot_may_start_as_the_value)
 /* From text to text, from a built-in to a text and back: slots of one name stay. */
 STORE_TEST(slots_of_one_name_are_kept_over_a_swap)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = do_init(c, 1, 0, 3);
 
     do_json(c, WIRE_SetUpdater, "{\"store\": %u, \"updater\": {\"type\": \"sgd\", \"learning_rate\": 1, \"momentum\": 0.5}}",
@@ -307,7 +270,7 @@ STORE_TEST(slots_of_one_name_are_kept_over_a_swap)
 /* A text whose slots depend on step begins anew when one of them is new; with states reset any does. */
 STORE_TEST(step_begins_with_the_slots)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = do_init(c, 1, 0, 3);
 
     set_text(c, "slot m = 0\\nm += 1\\nstored = step * 100 + m + 0 * grad", "");

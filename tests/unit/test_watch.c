@@ -1,7 +1,5 @@
 /* Statistics of keys for who looks, over the protocol, on each device. The numbers are computed here by themselves. */
-#include "tests/lib/direct.h"
-#include "tests/lib/late_device.h"
-#include "tests/lib/test.h"
+#include "tests/lib/devices.h"
 
 #include "service/base/mem.h"
 #include "service/op.h"
@@ -13,41 +11,7 @@
 static const char sync2[] = "\"type\": \"dist_sync\", \"num_workers\": 2";
 static const char async_[] = "\"type\": \"dist_async\"";
 
-static struct device *device_at(unsigned i)
-{
-    struct device *d = NULL;
-    struct error e;
-
-    switch (i) {
-    case 0: CHECK_OK(cpu_device_new(1, &d, &e), &e); break;
-    case 1: CHECK_OK(cpu_device_new(2, &d, &e), &e); break;
-    case 2: case 3: case 4: CHECK_OK(late_device_new(i, &d, &e), &e); break;
-    default: break;
-    }
-    return d;
-}
-
-#define WATCH_TEST(name)                                                    \
-    static void body_##name(struct fixture *f);                             \
-    TEST(name)                                                              \
-    {                                                                       \
-        int64_t live = mem_live();                                          \
-        struct device *d;                                                   \
-        for (unsigned i = 0; (d = device_at(i)) != NULL; i++) {             \
-            struct fixture *f = fixture_new(d, 0);                          \
-            body_##name(f);                                                 \
-            fixture_free(f);                                                \
-            CHECK_EQ(mem_live(), live);                                     \
-        }                                                                   \
-    }                                                                       \
-    static void body_##name(struct fixture *f)
-
-static struct client *joined(struct fixture *f, unsigned number, const char *options)
-{
-    struct client *c = client_new(f, number);
-    client_join(c, options);
-    return c;
-}
+#define WATCH_TEST(name) TEST_ON(ON_CPU | ON_THREADS | ON_LATE, name)
 
 static json_t *look(struct client *c, int key)
 {
@@ -108,7 +72,7 @@ static void push(struct client *c, uint64_t id, uint64_t step, const float *g)
 
 WATCH_TEST(the_first_look_tells_the_value_and_the_next_step_the_rest)
 {
-    struct client *a = joined(f, 1, sync2), *b = joined(f, 2, sync2);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
     static float to[COUNT], sum[COUNT];
     struct error e;
 
@@ -149,7 +113,7 @@ WATCH_TEST(the_first_look_tells_the_value_and_the_next_step_the_rest)
 /* Sums in an order of their own would show in the last bits. */
 static void steps_with(struct fixture *f, bool watched, const char *options, float out[COUNT])
 {
-    struct client *a = joined(f, 1, options), *b = joined(f, 2, options);
+    struct client *a = client_joined(f, 1, options), *b = client_joined(f, 2, options);
     struct error e;
 
     fill(w_, 9);
@@ -185,7 +149,7 @@ WATCH_TEST(a_measured_step_gives_the_same_bits)
 
 WATCH_TEST(an_assigned_sum_is_measured_too)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     struct error e;
 
     fill(a_, 5), fill(w_, 6);
@@ -206,7 +170,7 @@ WATCH_TEST(an_assigned_sum_is_measured_too)
 
 WATCH_TEST(nobody_looks_nothing_is_measured)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = init(c, w_);
 
     do_json(c, WIRE_SetUpdater, "{\"store\": %u, \"updater\": {\"type\": \"sgd\"}}", c->store);
@@ -231,7 +195,7 @@ WATCH_TEST(nobody_looks_nothing_is_measured)
 
 WATCH_TEST(a_version_is_measured_once_and_turns_are_kept)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = init(c, w_);
 
     json_decref(look(c, 3));
@@ -263,7 +227,7 @@ WATCH_TEST(a_version_is_measured_once_and_turns_are_kept)
 
 WATCH_TEST(a_small_value_is_told_as_it_is)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     uint64_t id = do_init(c, 3, 2, 100);
 
     for (uint64_t step = 1; step <= 4; step++) {
@@ -280,7 +244,7 @@ WATCH_TEST(a_small_value_is_told_as_it_is)
 
 WATCH_TEST(staleness_and_who_is_behind_are_counted_in_versions)
 {
-    struct client *a = joined(f, 1, async_), *b = joined(f, 2, async_);
+    struct client *a = client_joined(f, 1, async_), *b = client_joined(f, 2, async_);
     uint64_t id = do_init(a, 3, 2, 10);
 
     json_t *j = look(a, 3);
@@ -306,7 +270,7 @@ WATCH_TEST(staleness_and_who_is_behind_are_counted_in_versions)
 
 WATCH_TEST(many_keys_are_asked_for_their_norms)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     struct error e;
     uint64_t id = do_init(c, 3, 2, 100);
 
@@ -332,7 +296,7 @@ WATCH_TEST(many_keys_are_asked_for_their_norms)
 
 WATCH_TEST(bad_looks_are_refused)
 {
-    struct client *c = joined(f, 1, async_);
+    struct client *c = client_joined(f, 1, async_);
     struct buf many = {0};
     struct error e;
 
@@ -358,7 +322,7 @@ WATCH_TEST(bad_looks_are_refused)
 /* The answer is still to come when the key goes, or its asker. */
 WATCH_TEST(a_key_may_go_while_it_is_measured)
 {
-    struct client *a = joined(f, 1, async_), *b = joined(f, 2, async_);
+    struct client *a = client_joined(f, 1, async_), *b = client_joined(f, 2, async_);
     char text[64];
 
     uint64_t id = init(a, w_);
@@ -377,7 +341,7 @@ WATCH_TEST(a_key_may_go_while_it_is_measured)
 /* A reader that holds old versions, steps under way and measurements, with as few buffers as there may be. */
 WATCH_TEST(measuring_goes_on_among_steps_that_nobody_waits_for)
 {
-    struct client *c = joined(f, 1, "\"type\": \"dist_async\", \"versions_max\": 2");
+    struct client *c = client_joined(f, 1, "\"type\": \"dist_async\", \"versions_max\": 2");
     char text[64];
 
     uint64_t id = init(c, w_);
