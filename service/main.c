@@ -78,7 +78,7 @@ static void drain(void)
              (double)the.settings.drain_timeout / 1000);
     notify_manager("STOPPING=1");
     the.drain_until_ms = clock_ms() + the.settings.drain_timeout;
-    http_set_ready(the.probe, false);
+    if (the.probe != NULL) http_set_ready(the.probe, false);
     server_drain(the.server);
     for (unsigned i = 0; i < the.door_count; i++) transport_drain(the.doors[i]);
 }
@@ -142,7 +142,7 @@ static enum status reload(struct error *e)
         st = error_set(e, REASON_BAD_ARGUMENT, "%s cannot change while the daemon runs; start it anew for that", fixed);
     if (st == STATUS_OK && token != NULL && (copy = mem_text(token, strlen(token))) == NULL)
         st = error_set(e, REASON_NO_MEMORY, "no memory for the token");
-    if (st == STATUS_OK) st = http_set_token(the.admin, token, e);
+    if (st == STATUS_OK && the.admin != NULL) st = http_set_token(the.admin, token, e);
     if (st != STATUS_OK) {
         mem_free(token);
         mem_free(copy);
@@ -266,15 +266,21 @@ static enum status add_door(open_door *open, const char *url, struct transport *
     return s;
 }
 
-/* Without --bulk it stands beside the front door: its host, port 7701, or any port when the front door took any. */
+/* Without --bulk it stands beside the front door: its host and the port after it, or any port when the front door took
+ * any, or the last one there is. */
 static void standard_bulk(const char *listen, char out[300])
 {
     const char *colon = strrchr(listen, ':');
 
-    if (strncmp(listen, "tcp://", 6) != 0 || colon == NULL || colon - listen > 200)
+    if (strncmp(listen, "tcp://", 6) != 0 || colon == NULL || colon - listen > 200) {
         snprintf(out, 300, "tcp://127.0.0.1:0");
-    else snprintf(out, 300, "%.*s:%s", (int)(colon - listen), listen, strcmp(colon, ":0") == 0 ? "0" : "7701");
+        return;
+    }
+    unsigned long port = strtoul(colon + 1, NULL, 10);
+    snprintf(out, 300, "%.*s:%lu", (int)(colon - listen), listen, port > 0 && port < UINT16_MAX ? port + 1 : 0);
 }
+
+static bool is_off(const char *setting) { return setting != NULL && strcmp(setting, "off") == 0; }
 
 static bool is_unix(const char *url) { return strncmp(url, "ipc://", 6) == 0 || strncmp(url, "unix://", 7) == 0; }
 
@@ -289,7 +295,7 @@ static enum status open_doors(struct error *e)
     for (unsigned i = 0; i < s->listen.count && st == STATUS_OK; i++)
         st = at_flag("listen", add_door(is_unix(s->listen.at[i]) ? transport_sp_open : transport_nanomsg_open,
                                         s->listen.at[i], &t, e), e);
-    if (st != STATUS_OK || (s->bulk != NULL && strcmp(s->bulk, "off") == 0)) return st;
+    if (st != STATUS_OK || is_off(s->bulk)) return st;
     standard_bulk(s->listen.at[0], beside);
     const char *url = s->bulk != NULL ? s->bulk : beside;
     st = at_flag("bulk", add_door(transport_sp_open, url, &the.bulk, e), e);
@@ -303,10 +309,13 @@ static enum status start_web(struct error *e)
 {
     struct http_config c = {.server = the.server, .mailbox = the.mailbox, .token = the.token,
                             .hosts = {the.settings.advertise}};
-    enum status s = at_flag("admin", http_start(&c, HTTP_ADMIN, the.settings.admin, &the.admin, e), e);
+    const struct settings *of = &the.settings;
+    enum status s = STATUS_OK;
 
+    if (!is_off(of->admin)) s = at_flag("admin", http_start(&c, HTTP_ADMIN, of->admin, &the.admin, e), e);
     c.beside = the.admin;
-    if (s == STATUS_OK) s = at_flag("probe", http_start(&c, HTTP_PROBE, the.settings.probe, &the.probe, e), e);
+    if (s == STATUS_OK && !is_off(of->probe))
+        s = at_flag("probe", http_start(&c, HTTP_PROBE, of->probe, &the.probe, e), e);
     return s;
 }
 
@@ -316,9 +325,10 @@ static void say_ready(void)
     for (unsigned i = 0, n = 0; i < the.door_count; i++)
         if (the.doors[i] != the.bulk) printf("%s%s", n++ > 0 ? "," : "", transport_url(the.doors[i]));
     printf(" bulk=%s admin=%s probe=%s device=%s\n", the.bulk != NULL ? transport_url(the.bulk) : "off",
-           http_url(the.admin), http_url(the.probe), device_kind(the.device));
+           the.admin != NULL ? http_url(the.admin) : "off", the.probe != NULL ? http_url(the.probe) : "off",
+           device_kind(the.device));
     fflush(stdout);
-    http_set_ready(the.probe, true);
+    if (the.probe != NULL) http_set_ready(the.probe, true);
     notify_manager("READY=1");
 }
 
@@ -342,7 +352,7 @@ static void tell_lost(void)
     if (!the.device->lost || the.lost_told) return;
     the.lost_told = true;
     log_error("main", "%s", device_error(the.device)->text);
-    http_set_ready(the.probe, false);
+    if (the.probe != NULL) http_set_ready(the.probe, false);
 }
 
 static uint64_t tick(uint64_t now_ms)
@@ -366,7 +376,7 @@ static uint64_t tick(uint64_t now_ms)
 static bool drained(uint64_t now_ms)
 {
     if (now_ms >= the.drain_until_ms) return true;
-    if (server_busy(the.server) || !http_idle(the.admin)) return false;
+    if (server_busy(the.server) || (the.admin != NULL && !http_idle(the.admin))) return false;
     for (unsigned i = 0; i < the.door_count; i++)
         if (!transport_idle(the.doors[i])) return false;
     return true;

@@ -479,6 +479,9 @@ static enum status check_web(const struct settings *s, const char *flag, const c
     struct settings all = *s;
     char url[300];
 
+    if (strchr(address, ':') == NULL)
+        return error_set(e, REASON_BAD_ARGUMENT, "--%s: \"%.200s\" has no port; HOST:PORT is expected, or off", flag,
+                         address);
     if ((size_t)snprintf(url, sizeof url, "tcp://%s", address) >= sizeof url)
         return error_set(e, REASON_BAD_ARGUMENT, "--%s: the address is too long", flag);
     all.insecure |= exposed;
@@ -494,14 +497,16 @@ static enum status check_device(const char *device, struct error *e)
                      "twice)", device, ARRAY_MEMBERS_MAX);
 }
 
+static bool is_off(const char *setting) { return strcmp(setting, "off") == 0; }
+
 enum status settings_check(const struct settings *s, struct error *e)
 {
     enum status st = STATUS_OK;
 
     for (unsigned i = 0; i < s->listen.count && st == STATUS_OK; i++) st = check_door(s, "listen", s->listen.at[i], e);
-    if (st == STATUS_OK && s->bulk != NULL && strcmp(s->bulk, "off") != 0) st = check_door(s, "bulk", s->bulk, e);
-    if (st == STATUS_OK) st = check_web(s, "admin", s->admin, false, e);
-    if (st == STATUS_OK) st = check_web(s, "probe", s->probe, true, e);
+    if (st == STATUS_OK && s->bulk != NULL && !is_off(s->bulk)) st = check_door(s, "bulk", s->bulk, e);
+    if (st == STATUS_OK && !is_off(s->admin)) st = check_web(s, "admin", s->admin, false, e);
+    if (st == STATUS_OK && !is_off(s->probe)) st = check_web(s, "probe", s->probe, true, e);
     if (st == STATUS_OK) st = check_device(s->device, e);
     return st;
 }

@@ -24,12 +24,12 @@ enum { LISTEN_MAX = 8, SETTINGS_FILE_SIZE_MAX = 64 << 10 };
     X(urls,    listen,         "listen",         "URL",                  "tcp://127.0.0.1:7700", FIXED, "Doors",      \
       "front door, tcp:// or ipc://; may be repeated. Port 0 takes any free one, here and below")                     \
     X(text,    bulk,           "bulk",           "URL|off",              "",                     FIXED, NULL,         \
-      "bulk door for tensors; standard: port 7701 beside the first front door")                                       \
+      "bulk door for tensors; standard: beside the first front door, at the port after it")                           \
     X(text,    advertise,      "advertise",      "HOST",                 "",                     FIXED, NULL,         \
       "host that clients shall dial for the bulk door; standard: the one they dialled")                               \
-    X(text,    admin,          "admin",          "HOST:PORT",            "127.0.0.1:7780",       FIXED, NULL,         \
+    X(text,    admin,          "admin",          "HOST:PORT|off",        "127.0.0.1:7780",       FIXED, NULL,         \
       "JSON over HTTP, for people and their tools")                                                                   \
-    X(text,    probe,          "probe",          "HOST:PORT",            "127.0.0.1:7781",       FIXED, NULL,         \
+    X(text,    probe,          "probe",          "HOST:PORT|off",        "127.0.0.1:7781",       FIXED, NULL,         \
       "/livez, /readyz and /metrics; nothing secret, no token")                                                       \
     X(text,    token_file,     "token-file",     "FILE",                 "",                     LIVE,  "Access",     \
       "clients must show what stands in it; needed beyond this machine")                                              \

@@ -378,6 +378,27 @@ class Life(unittest.TestCase):
                 self.assertEqual(d.fields["bulk"], "off")
                 self.assertEqual(len(d.fields["data"].split(",")), 2)
 
+    def test_it_runs_and_stops_without_its_web_doors(self):
+        with Running("--admin", "off", "--probe", "off") as d:
+            self.assertEqual((d.fields["admin"], d.fields["probe"]), ("off", "off"))
+            d.reload()
+            d.proc.send_signal(signal.SIGTERM)
+            self.assertEqual(d.proc.wait(8), 0)
+
+    def test_the_bulk_door_stands_at_the_port_after_the_front_door(self):
+        flags = ["--admin", "127.0.0.1:0", "--probe", "127.0.0.1:0"]
+        for _ in range(20):  # until two free ports lie side by side
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+            proc = subprocess.Popen([PARAMD, "--listen", f"tcp://127.0.0.1:{port}", *flags], stdout=subprocess.PIPE,
+                                    stderr=subprocess.DEVNULL, text=True, env=CLEAN)
+            line = proc.stdout.readline()
+            proc.terminate()
+            proc.communicate(timeout=10)
+            if line:
+                break
+        self.assertIn(f"data=tcp://127.0.0.1:{port} bulk=tcp://127.0.0.1:{port + 1} ", line)
+
     def test_sigterm_and_sigint_end_it_with_0_and_at_once_when_idle(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             with Running() as d:

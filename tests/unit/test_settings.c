@@ -296,7 +296,8 @@ TEST(doors_that_others_reach_need_a_token_and_loopback_is_loopback)
         {"--listen", "tcp://localhost.example:0", false},
         {"--bulk", "off", true},                     {"--bulk", "tcp://10.0.0.1:0", false},
         {"--admin", "127.0.0.1:0", true},            {"--admin", "0.0.0.0:0", false},
-        {"--probe", "0.0.0.0:0", true},
+        {"--admin", "off", true},                    {"--probe", "0.0.0.0:0", true},
+        {"--probe", "off", true},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         begin();
@@ -315,6 +316,7 @@ TEST(urls_and_devices_are_checked_beforehand)
     static const struct { const char *flag, *value, *says; } table[] = {
         {"--listen", "ws://127.0.0.1:1", "--listen: "}, {"--listen", "tcp://127.0.0.1", "--listen: "},
         {"--listen", "tcp://127.0.0.1:70000", "--listen: "}, {"--bulk", "on", "off means"}, {"--admin", "7780", "--admin: "},
+        {"--admin", "of", "HOST:PORT is expected, or off"},
         {"--probe", "127.0.0.1:x", "--probe: "},        {"--device", "tpu", "one of auto, cpu, cuda:N"},
         {"--device", "cuda:", "one of auto, cpu"},      {"--device", "cuda:0,", "cuda:N,M"},
         {"--device", "cuda:0,1,0", "none twice"},       {"--device", "cuda:0,,1", "cuda:N,M"},
