@@ -336,7 +336,7 @@ enum status seat_push(struct paramd *kv, const struct tensors *gradients, const 
     if (s != STATUS_OK) return s;
     struct plane_call c = {.tensors = *gradients, .outputs = outputs};
     if (kv->seat == NULL) {
-        s = error_set(e, REASON_NO_PLANE, "this handle is on no plane: call paramd_plane_join first");
+        s = error_set(e, REASON_NO_PLANE, "this handle is on no plane: join one first (paramd_plane_join)");
         goto out;
     }
     c.epoch = kv->seat->epoch;

@@ -292,6 +292,35 @@ with paramd.kv.create("dist_async", sys.argv[1], num_workers=1, mailbox=1 << 20)
             raise SystemExit("taken: " + words)
         except paramd.ParamdError as e:
             assert words in str(e), e
+
+def refused(kv, call, *args):
+    try:
+        call(*args)
+    except paramd.ParamdError as e:
+        return e.reason, str(e)
+    raise SystemExit("taken")
+
+with paramd.kv.create("dist_sync", sys.argv[1], store="plane", num_workers=1, round_timeout=1) as kv:
+    kv.init(["a", "b"], [np.zeros((2, 3), "float32")] * 2)
+    assert "__cuda_array_interface__" in refused(kv, kv.plane_push, "a", np.ones((2, 3), "float32"))[1]
+    assert "each key once" in refused(kv, kv.plane_push, ["a", "a"], [w, w])[1]
+    assert "each key once" in refused(kv, kv.plane_push, "a", [w, w])[1]
+    assert refused(kv, kv.plane_push, "a", w)[0] == "no-plane"
+    # The stand-in for NCCL joins what is in one process, and the daemon is another.
+    assert refused(kv, kv.plane_join)[0] == "plane-broken"
+    # What reaches the library: keys, gradients and outputs, in their order.
+    seen = []
+    def push(handle, count, keys, gradients, outputs, error):
+        seen.append([(keys[i].name, gradients[i].data, gradients[i].dtype, outputs[i].data if outputs else None)
+                     for i in range(count)])
+        return 0
+    kv._lib.paramd_plane_push, real = push, kv._lib.paramd_plane_push
+    kv.plane_push(["a", "b"], [w, out], out=[out, w])
+    kv.plane_push("b", w)
+    kv._lib.paramd_plane_push = real
+    at = [a.__cuda_array_interface__["data"][0] for a in (w, out)]
+    assert seen == [[(b"a", at[0], 0x100, at[1]), (b"b", at[1], 0x100, at[0])], [(b"b", at[0], 0x100, None)]], seen
+    kv.plane_leave()
 print("done", kv is not None)
 '''
         env = dict(CUSIM_POLICY="random", CUSIM_SHARE="1")

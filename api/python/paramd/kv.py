@@ -474,6 +474,36 @@ class KVStore:
         with _Operation(self, packed) as op:
             op.run(self._lib.paramd_wait_start, self._handle, len(keys), packed, timeout=timeout)
 
+    # -- the plane: trainers with GPUs
+
+    def plane_join(self, device='cuda:0'):
+        """Joins the plane of a dist_sync store with a GPU of this process: the GPUs of its workers and that of its daemon
+        then sum gradients among themselves, by NCCL. Answers when all workers have asked; Aborted, reason plane-broken,
+        names who is missing. Nothing of this has run on a GPU yet: it is tested on a stand-in."""
+        self._wait_for(self._lib.paramd_plane_join, device.encode())
+
+    def plane_push(self, key, value, out=None):
+        """Pushes keys on the plane, and with out (the same arrays, if you like) pulls what the updater makes of the sums.
+        One array a key, float32 or float64, on the GPU that joined; what makes it must be done. All workers make the same
+        calls one after another. Aborted: reason plane-broken, none of these pushes count, for nobody: push them again,
+        after the next plane_join or by push; reason plane-counted, they count and the outputs are of no use."""
+        keys, arrays = self._values(key, value)
+        outputs = [] if out is None else self._outputs(key, _arrays.as_keys(key), out)[1]
+        if len(set(keys)) != len(keys) or len(outputs) not in (0, len(keys)):
+            raise _arrays.refuse('on a plane a call has each key once, with one array and one output at most')
+        if not all(isinstance(a, _arrays.OnGpu) for a in arrays + [o.array for o in outputs]):
+            raise _arrays.refuse('what is pushed and pulled on a plane lies on its GPU: give arrays that have '
+                                 '__cuda_array_interface__, such as torch tensors on cuda')
+        packed, gradients = _arrays.pack_keys(keys), _arrays.Tensors(arrays)
+        to = _arrays.Tensors([o.array for o in outputs])
+        if keys:
+            self._wait_for(self._lib.paramd_plane_push, len(keys), packed, gradients.packed,
+                           to.packed if outputs else None, keep=(gradients, to))
+
+    def plane_leave(self):
+        """Ends the plane, for all. Nothing when there is none."""
+        self._wait_for(self._lib.paramd_plane_leave)
+
     # -- group and updater
 
     def barrier(self, name='default', timeout=None):
@@ -614,9 +644,10 @@ class KVStore:
         finally:
             self._exit()
 
-    def _wait_for(self, function, *args):
+    def _wait_for(self, function, *args, keep=None):
         """Runs a call of the library that waits for the daemon and cannot be started apart: on a thread of its own, so
-        that Ctrl-C is heard. One that is given up ends by its deadline; close() does not free the handle before."""
+        that Ctrl-C is heard. One that is given up ends by its deadline; close() does not free the handle before, and
+        what `keep` holds lives as long."""
         if not self._remote:
             self._enter()
             try:
@@ -626,7 +657,7 @@ class KVStore:
             return
         answer, done = [], threading.Event()
 
-        def work():
+        def work(_=keep):
             try:
                 answer.append(self._plain(function, args))
             finally:
