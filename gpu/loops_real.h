@@ -54,6 +54,7 @@ static void NAME(run)(const struct step *s, const struct rule_scalars *scalars, 
                       size_t count)
 {
     struct NAME(scalars) a;
+    unsigned slots = rule_slots(s->rule);
 
     if (s->rule == RULE_program) {
         NAME(run_program)(s, at, g, w, count);
@@ -64,7 +65,7 @@ static void NAME(run)(const struct step *s, const struct rule_scalars *scalars, 
         REAL *slot[RULE_SLOTS_MAX] = {NULL, NULL, NULL};
         uint64_t place = s->stream + at + done, row = ((uint64_t)1 << 32) - (uint32_t)place;
         n = count - done < row ? count - done : (size_t)row;
-        for (unsigned i = 0; i < rule_slots(s->rule); i++) slot[i] = part(&s->slots[i], (at + done) * sizeof(REAL));
+        for (unsigned i = 0; i < slots; i++) slot[i] = part(&s->slots[i], (at + done) * sizeof(REAL));
         NAME(step_loops)[s->rule](&a, place, g + done, w + done, slot[0], slot[1], slot[2], n);
     }
 }
