@@ -170,11 +170,13 @@ $(OBJ)/cusim/%.c.o: %.c
 	$(call say,CC) $(CC) $(CFLAGS) $(CUDA_INCLUDE) -c $< -o $@
 
 ifneq ($(HAVE_CUDA),)
-# The functions of CUDA that the plug-in calls, for the test that makes each of them fail.
-$(OBJ)/cusim/calls.c: $(call cusim_objects,$(CUDA_SOURCES))
-	$(call say,GEN) { echo '__attribute__((visibility("default"))) extern const char *const cusim_calls[];'; \
-		echo 'const char *const cusim_calls[] = {'; nm -u $^ | sed -n 's/.* U \(cuda[A-Z]\w*\)$$/"\1",/p' | sort -u; echo '0};'; } > $@
-$(OBJ)/cusim/calls.o: $(OBJ)/cusim/calls.c
+# The functions of CUDA that each source of the plug-in calls, but for those that cannot fail, for the tests that make each of
+# them fail.
+$(OBJ)/cusim/calls.c: $(call cusim_objects,$(CUDA_SOURCES)) Makefile
+	$(call say,GEN) { echo '#include "tests/cusim/cusim.h"'; echo 'const struct cusim_call cusim_calls[] = {'; \
+		nm -A -u $(filter %.o,$^) | grep -v 'cudaGet\(LastError\|Error.*\)$$' | \
+		sed -n 's/.*\/\(\w*\)\.c\.o:.* U \(cuda[A-Z]\w*\)$$/{"\1", "\2"},/p' | sort -u; echo '{0, 0}};'; } > $@
+$(OBJ)/cusim/calls.o: $(OBJ)/cusim/calls.c tests/cusim/cusim.h
 	$(call say,CC) $(CC) $(CFLAGS) -c $< -o $@
 $(OUT)/paramd-cusim.so: $(call cusim_objects,$(CUDA_SOURCES) $(CUDA_KERNELS)) $(OBJ)/cusim/calls.o \
 		$(call objects,$(CUSIM_SOURCES) $(CUDA_SUPPORT))

@@ -190,6 +190,7 @@ static void reset(int devices, size_t memory_each, enum cusim_policy policy, uin
 
     queue_reset();
     memory_reset();
+    library_reset();
     sim = (struct sim){.started = true, .life = life, .policy = policy, .memory = memory_each, .patience_ms = 5000};
     sim.devices = devices < SIM_DEVICES_MAX ? devices : SIM_DEVICES_MAX;
     sim.random = (seed + 1) * 0x9e3779b97f4a7c15u | 1;
@@ -216,10 +217,17 @@ static void fail(const char *function, unsigned nth, cudaError_t error)
     abort();
 }
 
+static void forget(const char *function)
+{
+    for (unsigned i = 0; i < SIM_FAILURES_MAX; i++)
+        if (strcmp(sim.failures[i].name, function) == 0) sim.failures[i].nth = 0;
+}
+
 void cusim_fail(const char *function, int nth, int error)
 {
     sim_lock();
     if (nth > 0) fail(function, (unsigned)nth, (cudaError_t)error);
+    else forget(function);
     sim_unlock();
 }
 
@@ -241,6 +249,21 @@ void cusim_fault_kernel(int nth, int error)
 {
     sim_lock();
     fault(nth > 0 ? (unsigned)nth : 0, (cudaError_t)error);
+    sim_unlock();
+}
+
+void cusim_thread(int *device, int *error)
+{
+    sim_lock();
+    *device = *sim_current_device();
+    *error = (int)sim_take_last_error(true);
+    sim_unlock();
+}
+
+void cusim_thread_set(int device)
+{
+    sim_lock();
+    *sim_current_device() = device;
     sim_unlock();
 }
 

@@ -50,13 +50,13 @@ enum cusim_policy {
 };
 enum { CUSIM_POLICIES = 3 };
 
-/* Everything anew: queued work is forgotten, memory, streams and events that are left are freed, counters are 0, no
- * fault is planned, and all threads are on device 0. No handle of before may be used. devices 0: as without a
+/* Everything anew: queued work is forgotten, memory, streams, events and libraries that are left are freed, counters are
+ * 0, no fault is planned, and all threads are on device 0. No handle of before may be used. devices 0: as without a
  * driver. */
 CUSIM_API void cusim_reset(int devices, size_t memory_each, enum cusim_policy policy, uint64_t seed);
 
 /* The nth call (1: the next) of the named function from now answers this cudaError_t and does nothing. Up to 16 at
- * once. */
+ * once. nth 0: what was planned for the function is forgotten. */
 CUSIM_API void cusim_fail(const char *function, int nth, int error);
 /* The nth call of the named function from now, or with nth 0 every one, answers that all is well and does nothing: as if the
  * program had forgotten it. One function at a time. */
@@ -96,6 +96,17 @@ struct cusim_stats {
 CUSIM_API void cusim_get_stats(struct cusim_stats *s);
 /* Operations queued and not yet run. */
 CUSIM_API int cusim_pending(void);
+
+/* What each source of the plug-in (such as "cuda_trainer") calls of CUDA that can fail, as its object names it; {NULL, NULL}
+ * is the last. The makefile writes it. */
+struct cusim_call {
+    const char *source, *function;
+};
+CUSIM_API extern const struct cusim_call cusim_calls[];
+
+/* What CUDA keeps for the calling thread: its current device, and the error that cudaGetLastError would answer. */
+CUSIM_API void cusim_thread(int *device, int *error);
+CUSIM_API void cusim_thread_set(int device);
 
 /* For trainers in tests that are not in C: an array on the current device, which stays until the process
  * ends, and a copy from or to it. 0, or the cudaError_t. */

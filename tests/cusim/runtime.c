@@ -171,11 +171,12 @@ cudaError_t cudaPeekAtLastError(void) { return last_error(true); }
 /* ---- libraries ------------------------------------------------------------------------------------------------- */
 
 /* Made of PTX, by NVRTC or nvcc. A kernel is its own handle and lives as long as its library. */
-struct library {
+static struct library {
+    struct library *next;
     char *text;
     struct kernel *kernels[16];
     unsigned kernel_count;
-};
+} *libraries;
 
 cudaError_t cudaLibraryLoadData(cudaLibrary_t *out, const void *code, enum cudaJitOption *jit, void **jit_values,
                                 unsigned jit_count, enum cudaLibraryOption *options, void **values, unsigned count)
@@ -189,6 +190,8 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t *out, const void *code, enum cudaJ
         struct library *l = sim_new(sizeof *l);
         l->text = sim_new(strlen(code) + 1);
         strcpy(l->text, code);
+        l->next = libraries;
+        libraries = l;
         sim.stats.live_libraries++;
         *out = (cudaLibrary_t)l;
     }
@@ -237,6 +240,22 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *fu
     return sim_leave(e);
 }
 
+static void library_free(struct library *l)
+{
+    struct library **at = &libraries;
+
+    while (*at != l) at = &(*at)->next;
+    *at = l->next;
+    for (unsigned i = 0; i < l->kernel_count; i++) kernel_remove(l->kernels[i]);
+    free(l->text);
+    free(l);
+}
+
+void library_reset(void)
+{
+    while (libraries != NULL) library_free(libraries);
+}
+
 /* Work that runs a kernel of it must have ended, as with the real one. */
 cudaError_t cudaLibraryUnload(cudaLibrary_t library)
 {
@@ -253,9 +272,7 @@ cudaError_t cudaLibraryUnload(cudaLibrary_t library)
         sim_say("a library is unloaded while its kernel %s waits to run", l->kernels[0]->name);
         sim.stats.mistakes++;
     } else if (e == cudaSuccess || e == sim.sticky) {
-        for (unsigned i = 0; i < l->kernel_count; i++) kernel_remove(l->kernels[i]);
-        free(l->text);
-        free(l);
+        library_free(l);
         sim.stats.live_libraries--;
     }
     return sim_leave(e);

@@ -159,6 +159,7 @@ bool memory_reaches(int device, const struct block *b);
 void memory_copy(void *to, const void *from, size_t size);
 void memory_set(void *to, int value, size_t size);
 void memory_reset(void);
+void library_reset(void);
 
 /* ---- queue.c: streams, and when their work runs ---------------------------------------------------------------- */
 

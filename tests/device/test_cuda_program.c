@@ -361,58 +361,88 @@ TEST(a_program_may_go_while_it_is_compiled)
 
 /* ---- failures --------------------------------------------------------------------------------------------------------- */
 
+struct failure {
+    const char *function;            /* NULL: none is made to fail */
+    int nth, number;
+    bool refused;
+    const char *why;
+    unsigned left;                   /* what cannot be unloaded goes with the process */
+};
+
 /* Whatever the compiler comes to, the device goes on and the bits are right. */
-static void goes_on(struct device *d, struct value *gpu, const struct program *p, bool refused)
+static void goes_on(struct device *d, struct value *gpu, const struct program *p, const struct failure *f)
 {
     struct device *cpu = open_cpu();
     struct value host, fresh;
 
     value_open(&host, cpu, DTYPE_f32, 9), value_open(&fresh, d, DTYPE_f32, 9);
-    if (refused) step_until_refused(gpu, p);
+    if (f->function != NULL) sim_fail(f->function, f->nth, f->number);
+    if (f->refused) step_until_refused(gpu, p);
     else (void)step_until_compiled(gpu, p);
     uint64_t interpreted = look(d).interpreted;
     step(&host, p), step(&fresh, p);
     same(&host, &fresh);
-    CHECK_EQ(look(d).interpreted - interpreted, refused);
+    CHECK_EQ(look(d).interpreted - interpreted, f->refused);
+    CHECK_SAYS(look(d).why, f->why);
     CHECK(!d->lost);
     value_close(&host), value_close(&fresh);
     device_free(cpu);
 }
 
-static const struct failure {
-    const char *function;
-    int nth, number;
-    bool refused;
-    const char *why;
-} failures[] = {
-    {"nvrtcGetNumSupportedArchs", 1, FAILURE, true, "NVRTC does not tell what it compiles for"},
-    {"nvrtcCreateProgram", 1, FAILURE, true, "NVRTC does not begin"},
-    {"nvrtcCompileProgram", 1, FAILURE, true, "NVRTC does not compile it: "},
-    {"nvrtcGetCUBIN", 1, FAILURE, true, "NVRTC gives no code"},
-    {"nvrtcGetPTX", 1, FAILURE, true, "NVRTC gives no code"},
-    {"cudaLibraryLoadData", 1, UNKNOWN_ERROR, false, ""},            /* the machine code, which is refused anyhow */
-    {"cudaLibraryLoadData", 2, OUT_OF_MEMORY, true, "loading a program: CUDA error 2 cudaErrorMemoryAllocation"},
-    {"cudaLibraryGetKernel", 1, UNKNOWN_ERROR, true, "loading a program: CUDA error 999"},
-    {"cudaFuncGetAttributes", 1, UNKNOWN_ERROR, true, "loading a program: CUDA error 999"},
+static const struct failure failures[] = {
+    {"nvrtcGetNumSupportedArchs", 1, FAILURE, true, "NVRTC does not tell what it compiles for", 0},
+    {"nvrtcCreateProgram", 1, FAILURE, true, "NVRTC does not begin", 0},
+    {"nvrtcCompileProgram", 1, FAILURE, true, "NVRTC does not compile it: ", 0},
+    {"nvrtcGetCUBIN", 1, FAILURE, true, "NVRTC gives no code", 0},
+    {"nvrtcGetPTX", 1, FAILURE, true, "NVRTC gives no code", 0},
+    {"cudaSetDevice", 1, UNKNOWN_ERROR, true, "loading a program: CUDA error 999", 0},
+    {"cudaLibraryLoadData", 1, UNKNOWN_ERROR, false, "", 0},         /* the machine code, which is refused anyhow */
+    {"cudaLibraryLoadData", 2, OUT_OF_MEMORY, true, "loading a program: CUDA error 2 cudaErrorMemoryAllocation", 0},
+    {"cudaLibraryGetKernel", 1, UNKNOWN_ERROR, true, "loading a program: CUDA error 999", 0},
+    {"cudaFuncGetAttributes", 1, UNKNOWN_ERROR, true, "loading a program: CUDA error 999", 0},
+    {"cudaLibraryUnload", 1, UNKNOWN_ERROR, false, "", 1},
 };
+enum { FAILURES = sizeof failures / sizeof failures[0] };
 
 TEST(a_program_that_cannot_be_compiled_or_loaded_is_interpreted_for_good)
 {
     struct program *p = program_of(text);
 
-    for (size_t i = 0; i < sizeof failures / sizeof failures[0]; i++) {
+    for (size_t i = 0; i < FAILURES; i++) {
         const struct failure *f = &failures[i];
         struct device *d = open_compiling(1 + (unsigned)i);
         struct value v;
         value_open(&v, d, DTYPE_f32, i);
-        sim_fail(f->function, f->nth, f->number);
-        goes_on(d, &v, p, f->refused);
-        CHECK_SAYS(look(d).why, f->why);
+        goes_on(d, &v, p, f);
         CHECK_EQ(sim_stats().live_libraries, !f->refused);
         value_close(&v);
-        close_sim(d);
+        device_free(d);
+        CHECK_EQ(sim_stats().met, 1);
+        CHECK_EQ(sim_stats().live_libraries, f->left);
+        if (f->left == 0 && sim_remains() != NULL) test_fail(__FILE__, __LINE__, "%s: %s", f->function, sim_remains());
+        CHECK_EQ(sim_plugin()->mem_live(), 0);
     }
     program_free(p);
+}
+
+static bool has_failure(const char *function)
+{
+    for (size_t i = 0; i < FAILURES; i++)
+        if (strcmp(failures[i].function, function) == 0) return true;
+    return false;
+}
+
+TEST(no_function_of_cuda_that_programs_call_is_left_out)
+{
+    unsigned count = 0;
+
+    need_sim();
+    for (const struct cusim_call *c = sim_calls(); c->source != NULL; c++) {
+        if (strcmp(c->source, "cuda_program") != 0) continue;
+        if (!has_failure(c->function)) test_fail(__FILE__, __LINE__, "%s is nowhere among the failures", c->function);
+        count++;
+    }
+    CHECK(count > 3);
 }
 
 /* One step, if there is memory for it. */
@@ -477,9 +507,8 @@ TEST(without_nvrtc_programs_are_interpreted_and_it_is_said_why)
     struct value v;
 
     value_open(&v, d, DTYPE_f32, 1);
-    goes_on(d, &v, p, true);
+    goes_on(d, &v, p, &(struct failure){.refused = true, .why = "NVRTC is not here: /nowhere/libnvrtc.so: "});
     CHECK_EQ(look(d).refused, 1);
-    CHECK_SAYS(look(d).why, "NVRTC is not here: /nowhere/libnvrtc.so: ");
     value_close(&v);
     close_sim(d);
     program_free(p);
@@ -492,8 +521,7 @@ TEST(a_library_that_is_no_nvrtc_is_refused_by_what_it_lacks)
     struct value v;
 
     value_open(&v, d, DTYPE_f32, 1);
-    goes_on(d, &v, p, true);
-    CHECK_SAYS(look(d).why, "NVRTC has no nvrtcGetNumSupportedArchs");
+    goes_on(d, &v, p, &(struct failure){.refused = true, .why = "NVRTC has no nvrtcGetNumSupportedArchs"});
     value_close(&v);
     close_sim(d);
     program_free(p);

@@ -58,7 +58,7 @@ static enum status replaced_device_new(struct device **out, struct error *e)
     return cuda_device_new(&(struct card){.chunk_size = chunk != NULL ? strtoul(chunk, NULL, 10) : 0}, out, e);
 }
 
-static enum status begin(unsigned seed, unsigned cards, struct error *e)
+enum status sim_anew(unsigned seed, unsigned cards, struct error *e)
 {
     void (*reset)(int, size_t, enum cusim_policy, uint64_t) = (void (*)(int, size_t, enum cusim_policy, uint64_t))symbol("cusim_reset");
     const char *round = getenv("PARAMD_TEST_ROUND");
@@ -79,7 +79,7 @@ static enum status open_card(unsigned number, struct device **out, struct error 
 static enum status open_device(unsigned seed, struct device **out, struct error *e)
 {
     if (told() != NULL) return replaced_device_new(out, e);
-    enum status s = begin(seed, 2, e);
+    enum status s = sim_anew(seed, 2, e);
     return s != STATUS_OK ? s : open_card(seed % 2, out, e);
 }
 
@@ -101,7 +101,7 @@ enum status sim_compiling_device_new(unsigned seed, struct device **out, struct 
 
 enum status sim_cards_new(unsigned seed, unsigned count, struct device **out, struct error *e)
 {
-    enum status s = begin(seed, count, e);
+    enum status s = sim_anew(seed, count, e);
 
     setenv("PARAMD_NVRTC", "off", 1);
     /* A rank is late where the machine is busy, too. */
@@ -120,6 +120,26 @@ void sim_nccl(bool is_there)
 
 void sim_hold_compiler(bool on) { ((void (*)(int))symbol("cusim_hold_compiler"))(on); }
 
+void sim_thread(int *card, int *error) { ((void (*)(int *, int *))symbol("cusim_thread"))(card, error); }
+
+void sim_thread_set(int card) { ((void (*)(int))symbol("cusim_thread_set"))(card); }
+
+void *sim_array_new(size_t size)
+{
+    void *at = NULL;
+
+    if (((int (*)(void **, size_t))symbol("cusim_array_new"))(&at, size) != 0) test_fail(__FILE__, __LINE__, "no array");
+    return at;
+}
+
+void sim_array_copy(void *to, const void *from, size_t size)
+{
+    if (((int (*)(void *, const void *, size_t))symbol("cusim_array_copy"))(to, from, size) != 0)
+        test_fail(__FILE__, __LINE__, "an array was not copied");
+}
+
+int sim_pending(void) { return ((int (*)(void))symbol("cusim_pending"))(); }
+
 struct cusim_stats sim_stats(void)
 {
     struct cusim_stats s;
@@ -137,7 +157,7 @@ void sim_skip(const char *function, int nth)
     ((void (*)(const char *, int))symbol("cusim_skip"))(function, nth);
 }
 
-const char *const *sim_calls(void) { return symbol("cusim_calls"); }
+const struct cusim_call *sim_calls(void) { return symbol("cusim_calls"); }
 
 void sim_fault_kernel(int nth, int error) { ((void (*)(int, int))symbol("cusim_fault_kernel"))(nth, error); }
 

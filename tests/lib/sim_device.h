@@ -45,6 +45,8 @@ enum status sim_device_new(unsigned seed, struct device **out, struct error *e) 
 enum status sim_compiling_device_new(unsigned seed, struct device **out, struct error *e) MUST_CHECK;
 /* The stand-in anew with so many cards, each opened, for several as one. */
 enum status sim_cards_new(unsigned seed, unsigned count, struct device **out, struct error *e) MUST_CHECK;
+/* The stand-in anew with so many cards, for a test that opens none: on a seed of the three orders. */
+enum status sim_anew(unsigned seed, unsigned cards, struct error *e) MUST_CHECK;
 /* Whether NCCL is found from now on: the stand-in's. */
 void sim_nccl(bool is_there);
 /* After device_free: what the plug-in and the stand-in still hold, or have seen done wrong; NULL: nothing. */
@@ -61,8 +63,18 @@ void sim_nccl_async_error(int error);
 /* An action on a stream, in its order. */
 void sim_enqueue(void *stream, void (*run)(void *argument), void *argument);
 void sim_hold_compiler(bool on);
-/* The names of CUDA's functions that the plug-in calls, NULL after the last; out of its objects. */
-const char *const *sim_calls(void);
+/* The calling thread's current card and error, and another card. */
+void sim_thread(int *card, int *error);
+void sim_thread_set(int card);
+/* An array on the thread's card, which stays until the stand-in begins anew, and a copy from or to it. */
+void *sim_array_new(size_t size);
+void sim_array_copy(void *to, const void *from, size_t size);
+/* What the sources of the plug-in call of CUDA that can fail; {NULL, NULL} is the last. Which of its tests makes these calls
+ * fail follows from the source: those of cuda_trainer tests/system/test_same_host.c, those of cuda_program that no other has
+ * tests/device/test_cuda_program.c, all others tests/device/test_cuda.c. */
+const struct cusim_call *sim_calls(void);
 struct cusim_stats sim_stats(void);
+/* Work queued and not yet done. */
+int sim_pending(void);
 
 #endif
