@@ -40,9 +40,13 @@ static cudaError_t enter(int gpu, int *before)
     return r == cudaSuccess && *before != gpu ? cudaSetDevice(gpu) : r;
 }
 
+/* A caller who finds himself on another GPU would take its memory for the other's, so this is tried twice. Where it fails
+ * again the context is gone, and every call of his says so. */
 static void leave(int gpu, int before)
 {
-    if (before != gpu) (void)cudaSetDevice(before);
+    if (before == gpu || cudaSetDevice(before) == cudaSuccess) return;
+    (void)cudaGetLastError();
+    (void)cudaSetDevice(before);
 }
 
 /* ---- copies ------------------------------------------------------------------------------------------------------ */
@@ -53,14 +57,28 @@ static enum status copier_new(struct copier **out, struct error *e)
     return *out != NULL ? STATUS_OK : error_set(e, REASON_NO_MEMORY, "no memory for copies of a GPU");
 }
 
+/* A wait that fails has not waited, and what the copies read and write must not be given back under them: so it is done
+ * once more. Where that fails as well the context is gone, and nothing runs. */
+static cudaError_t wait_all(struct copier *c)
+{
+    cudaError_t first = cudaSuccess;
+
+    for (int i = 0; i < GPUS_MAX; i++) {
+        if (c->streams[i] == NULL) continue;
+        cudaError_t r = cudaStreamSynchronize(c->streams[i]);
+        if (r != cudaSuccess) (void)cudaStreamSynchronize(c->streams[i]);
+        if (first == cudaSuccess) first = r;
+    }
+    return first;
+}
+
 static void copier_free(struct copier *c)
 {
     if (c == NULL) return;
-    for (int i = 0; i < GPUS_MAX; i++) {
-        if (c->streams[i] == NULL) continue;
-        (void)cudaStreamSynchronize(c->streams[i]);
-        (void)cudaStreamDestroy(c->streams[i]);
-    }
+    bool failed = wait_all(c) != cudaSuccess;
+    for (int i = 0; i < GPUS_MAX; i++)
+        if (c->streams[i] != NULL) failed |= cudaStreamDestroy(c->streams[i]) != cudaSuccess;
+    if (failed) (void)cudaGetLastError();
     mem_free(c);
 }
 
@@ -69,19 +87,26 @@ static bool is_there(const struct cudaPointerAttributes *a)
     return a->type == cudaMemoryTypeDevice || a->type == cudaMemoryTypeManaged;
 }
 
-/* The GPU on which all of these bytes lie, or -1. */
-static int gpu_of(const void *at, size_t size)
+/* The GPU on which all of these bytes lie; -1: they do not. */
+static enum status gpu_of(const void *at, size_t size, int *gpu, struct error *e)
 {
     struct cudaPointerAttributes first, last;
+    cudaError_t r = cudaPointerGetAttributes(&first, at);
 
-    if (cudaPointerGetAttributes(&first, at) == cudaSuccess &&
-        cudaPointerGetAttributes(&last, (const char *)at + size - 1) == cudaSuccess)
-        return is_there(&first) && is_there(&last) && first.device == last.device ? first.device : -1;
-    (void)cudaGetLastError();
-    return -1;
+    if (r == cudaSuccess) r = cudaPointerGetAttributes(&last, (const char *)at + size - 1);
+    if (r != cudaSuccess) return refused(r, "asking where an address lies", e);
+    *gpu = is_there(&first) && is_there(&last) && first.device == last.device ? first.device : -1;
+    return STATUS_OK;
 }
 
-static bool on_gpu(const void *at, size_t size) { return gpu_of(at, size) >= 0; }
+static enum status on_gpu(const void *at, size_t size, bool *there, struct error *e)
+{
+    int gpu;
+    enum status s = gpu_of(at, size, &gpu, e);
+
+    if (s == STATUS_OK) *there = gpu >= 0;
+    return s;
+}
 
 static cudaError_t queue_copy(struct copier *c, int gpu, void *to, const void *from, size_t size)
 {
@@ -97,23 +122,21 @@ static cudaError_t queue_copy(struct copier *c, int gpu, void *to, const void *f
 
 static enum status copy(struct copier *c, void *to, const void *from, size_t size, struct error *e)
 {
+    int gpu = -1;
+
     if (size == 0) return STATUS_OK;
-    int source = gpu_of(from, size), gpu = source >= 0 ? source : gpu_of(to, size);
-    if (gpu < 0 || gpu >= GPUS_MAX)
-        return error_set(e, REASON_BAD_ARGUMENT, "neither end of a copy lies on a GPU");
-    return refused(queue_copy(c, gpu, to, from, size), "copying a value", e);
+    enum status s = gpu_of(from, size, &gpu, e);
+    if (s == STATUS_OK && gpu < 0) s = gpu_of(to, size, &gpu, e);
+    if (s == STATUS_OK && (gpu < 0 || gpu >= GPUS_MAX))
+        s = error_set(e, REASON_BAD_ARGUMENT, "neither end of a copy lies on a GPU");
+    if (s == STATUS_OK) s = refused(queue_copy(c, gpu, to, from, size), "copying a value", e);
+    if (s != STATUS_OK && wait_all(c) != cudaSuccess) (void)cudaGetLastError();
+    return s;
 }
 
 static enum status settle_copies(struct copier *c, struct error *e)
 {
-    enum status s = STATUS_OK;
-
-    for (int i = 0; i < GPUS_MAX; i++) {
-        if (c->streams[i] == NULL) continue;
-        cudaError_t r = cudaStreamSynchronize(c->streams[i]);
-        if (s == STATUS_OK) s = refused(r, "waiting for a copy", e);
-    }
-    return s;
+    return refused(wait_all(c), "waiting for a copy", e);
 }
 
 /* ---- memory of the daemon's -------------------------------------------------------------------------------------- */

@@ -29,7 +29,7 @@ enum status cuda_device_new(const struct card *c, struct device **out, struct er
 
 /* The layouts that both sides must have in common, and the number of this table. */
 #define DEVICE_PLUGIN_ABI                                                                                          \
-    ((uint64_t)1 << 48 ^ (uint64_t)sizeof(struct error) << 36 ^ (uint64_t)sizeof(struct device) << 24 ^           \
+    ((uint64_t)2 << 48 ^ (uint64_t)sizeof(struct error) << 36 ^ (uint64_t)sizeof(struct device) << 24 ^           \
      (uint64_t)sizeof(struct step) << 8 ^ (uint64_t)sizeof(struct device_ops) ^                                  \
      (uint64_t)sizeof(struct trainer_ops) << 16)
 #define DEVICE_PLUGIN_SYMBOL "paramd_device_plugin"

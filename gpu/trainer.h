@@ -3,7 +3,8 @@
  *
  * A *copier* has a stream on each GPU that it meets. The streams are blocking ones: what the caller gave to CUDA's
  * default stream comes before a copy by itself; what he gave to other streams he has waited for. Calls leave the
- * thread's current GPU as it was. One thread at a time may use a copier. */
+ * thread's current GPU as it was, and no error of CUDA's for the caller's own checks to find, but for one that cannot be
+ * undone. One thread at a time may use a copier. */
 #ifndef GPU_TRAINER_H
 #define GPU_TRAINER_H
 
@@ -15,12 +16,12 @@ struct trainer_ops {
     enum status (*copier_new)(struct copier **out, struct error *e);
     /* Waits for its copies. NULL is nothing. */
     void (*copier_free)(struct copier *c);
-    /* Whether all of these bytes lie on one GPU. */
-    bool (*on_gpu)(const void *at, size_t size);
+    /* Tells whether all of these bytes lie on one GPU. */
+    enum status (*on_gpu)(const void *at, size_t size, bool *there, struct error *e);
     /* Queues a copy; one end lies on a GPU, the other there or in host memory: else BAD_ARGUMENT. Both stay untouched
-     * until copier_settle. */
+     * until settle, or until this or another copy fails: then what was queued before has been waited for. */
     enum status (*copy)(struct copier *c, void *to, const void *from, size_t size, struct error *e);
-    /* Waits for what was queued. */
+    /* Waits for what was queued. After an error, too, nothing is under way; what was copied is not known. */
     enum status (*settle)(struct copier *c, struct error *e);
     /* Opens memory of another process that lies on the GPU of this UUID. UNIMPLEMENTED when this process does not see
      * that GPU; SYSTEM with what CUDA says. */

@@ -23,9 +23,11 @@ void gpu_fini(struct gpu *g)
 
 enum status gpu_check(struct gpu *g, const void *at, uint64_t size, struct error *e)
 {
+    bool there = true;
     enum status s = begin(g, e);
 
-    if (s != STATUS_OK || size == 0 || g->ops->on_gpu(at, (size_t)size)) return s;
+    if (s == STATUS_OK && size > 0) s = g->ops->on_gpu(at, (size_t)size, &there, e);
+    if (s != STATUS_OK || there) return s;
     return error_set(e, REASON_BAD_ARGUMENT, "%p is no address on a GPU that this process sees, or %llu bytes do not "
                      "lie there", at, (unsigned long long)size);
 }

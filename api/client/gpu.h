@@ -15,9 +15,11 @@ struct gpu {
 
 /* A zeroed one is closed, and both calls do nothing to it. */
 void gpu_fini(struct gpu *g);
-/* Whether all bytes of a value that is said to lie on a GPU do so: BAD_ARGUMENT; NO_GPU when there is no plug-in. */
+/* Whether all bytes of a value that is said to lie on a GPU do so: BAD_ARGUMENT; NO_GPU when there is no plug-in; else
+ * what CUDA says. */
 enum status gpu_check(struct gpu *g, const void *at, uint64_t size, struct error *e) MUST_CHECK;
-/* Queues a copy, one end of which is an address of CUDA's; gpu_settle waits for all. */
+/* Queues a copy, one end of which is an address of CUDA's; gpu_settle waits for all. After an error of either nothing is
+ * under way any more. */
 enum status gpu_copy(struct gpu *g, void *to, const void *from, uint64_t size, struct error *e) MUST_CHECK;
 enum status gpu_settle(struct gpu *g, struct error *e) MUST_CHECK;
 /* The memory of a mailbox, in this process. */

@@ -2,6 +2,7 @@
  * share its memory as CUDA IPC would. What goes through the mailbox must give what goes through host memory. */
 #include "api/client/paramd.h"
 #include "gpu/plugin.h"
+#include "service/base/mem.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/proxy.h"
 #include "tests/lib/sim_device.h"
@@ -515,4 +516,232 @@ TEST(a_token_is_asked_for_before_a_mailbox_is)
     stop();
     unlink(file);
     close(fd);
+}
+
+/* ---- every call of CUDA that a trainer makes, failing ---------------------------------------------------------------- */
+
+/* This process is on one GPU, the mailbox and two of three arrays lie on the other. */
+enum { MINE = 1, OTHER = 0, OUT_OF_MEMORY = 2, UNKNOWN_ERROR = 999 };
+
+struct swept {
+    struct paramd_key key;
+    int64_t count;
+    void *at, *second;           /* arrays on the GPU */
+    float value;                 /* of the key */
+};
+
+/* The third goes through the mailbox in parts. */
+static struct swept swept[] = {{.count = 100}, {.count = 90}, {.count = 2500}};
+enum { SWEPT = sizeof swept / sizeof swept[0], SMALL_BOX = 64 << 10 };
+
+static void fill_swept(void *at, const struct swept *k, float value)
+{
+    float *host = malloc((size_t)k->count * 4);
+
+    for (int64_t i = 0; i < k->count; i++) host[i] = value;
+    sim_array_copy(at, host, (size_t)k->count * 4);
+    free(host);
+}
+
+static float one_value(const float *host, const struct swept *k)
+{
+    for (int64_t i = 1; i < k->count; i++)
+        if (host[i] != host[0]) test_fail(__FILE__, __LINE__, "key %lld is torn", (long long)k->key.number);
+    return host[0];
+}
+
+static float look_at_array(const void *at, const struct swept *k)
+{
+    float *host = malloc((size_t)k->count * 4);
+
+    sim_array_copy(host, at, (size_t)k->count * 4);
+    float value = one_value(host, k);
+    free(host);
+    return value;
+}
+
+/* By a way that has nothing to do with CUDA. */
+static float look_at_key(struct paramd *kv, const struct swept *k)
+{
+    float *host = malloc((size_t)k->count * 4);
+    struct paramd_tensor out = {host, PARAMD_F32, 1, &k->count};
+
+    CHECK_CALL(paramd_pull(kv, 1, &k->key, &out, 0, &e));
+    float value = one_value(host, k);
+    free(host);
+    return value;
+}
+
+static struct paramd_tensor array_of(struct swept *k, void *at)
+{
+    return (struct paramd_tensor){at, PARAMD_F32 | PARAMD_CUDA, 1, &k->count};
+}
+
+/* Whether a call went well. If not it says what CUDA does; either way nothing is under way any more that reads or writes the
+ * caller's arrays or a slot, and he finds his GPU and no error of others. */
+static bool went(int status)
+{
+    int card, left;
+
+    sim_thread(&card, &left);
+    CHECK_EQ(card, MINE);
+    CHECK_EQ(left, 0);
+    CHECK_EQ(sim_pending(), 0);
+    if (status != 0) CHECK_SAYS(e.text, "CUDA error");
+    if (status != 0) CHECK(status == STATUS_UNAVAILABLE || status == STATUS_RESOURCE_EXHAUSTED);
+    return status == 0;
+}
+
+/* All values of one call, each given `times`: those of a call that fails count once or not at all, a single one not at all.
+ * Whatever it was, it is over: the next one counts. */
+static void push_swept(struct paramd *kv, struct swept *first, unsigned count, unsigned times)
+{
+    struct paramd_key keys[2 * SWEPT];
+    struct paramd_tensor values[2 * SWEPT];
+    bool well = false;
+
+    for (unsigned n = 0; n < count * times; n++) {
+        keys[n] = first[n % count].key;
+        values[n] = array_of(&first[n % count], first[n % count].at);
+    }
+    for (int tries = 0; !well && tries < 2; tries++) {
+        for (unsigned n = 0; n < count; n++) fill_swept(first[n].at, &first[n], 3);
+        well = went(paramd_push(kv, count * times, keys, values, 0, &e));
+        for (unsigned n = 0; n < count; n++) {
+            float before = first[n].value, now = first[n].value = look_at_key(kv, &first[n]);
+            bool counted = now == before + 3 * (float)times;
+            if (well ? !counted : !(now == before || (count > 1 && counted)))
+                test_fail(__FILE__, __LINE__, "key %lld went from %g to %g", (long long)keys[n].number, (double)before,
+                          (double)now);
+        }
+    }
+    CHECK(well);
+}
+
+static void set_swept(struct paramd *kv, struct swept *k, float value)
+{
+    struct paramd_tensor t = array_of(k, k->at);
+
+    fill_swept(k->at, k, value);
+    if (went(paramd_set(kv, 1, &k->key, &t, 0, &e))) {
+        k->value = value;
+    } else {
+        CHECK_EQ(look_at_key(kv, k), k->value);
+        CHECK_CALL(paramd_set(kv, 1, &k->key, &t, 0, &e));
+        k->value = value;
+    }
+    CHECK_EQ(look_at_key(kv, k), k->value);
+}
+
+static void pull_swept(struct paramd *kv, struct swept *first, unsigned count)
+{
+    struct paramd_key keys[2 * SWEPT];
+    struct paramd_tensor out[2 * SWEPT];
+    bool well = false;
+
+    for (unsigned n = 0; n < 2 * count; n++) {
+        struct swept *k = &first[n / 2];
+        keys[n] = k->key;
+        out[n] = array_of(k, n % 2 == 0 ? k->at : k->second);
+    }
+    for (int tries = 0; !well && tries < 2; tries++) {
+        for (unsigned n = 0; n < 2 * count; n++) fill_swept(out[n].data, &first[n / 2], -77);
+        well = went(paramd_pull(kv, 2 * count, keys, out, 0, &e));
+    }
+    CHECK(well);
+    for (unsigned n = 0; n < count; n++) {
+        CHECK_EQ(look_at_array(first[n].at, &first[n]), first[n].value);
+        CHECK_EQ(look_at_array(first[n].second, &first[n]), first[n].value);
+    }
+}
+
+static void init_swept(struct paramd *kv)
+{
+    struct paramd_key keys[SWEPT];
+    struct paramd_tensor values[SWEPT];
+
+    for (unsigned n = 0; n < SWEPT; n++) {
+        keys[n] = swept[n].key;
+        values[n] = array_of(&swept[n], swept[n].at);
+        fill_swept(swept[n].at, &swept[n], swept[n].value = (float)n);
+    }
+    if (!went(paramd_init(kv, SWEPT, keys, values, &e))) CHECK_CALL(paramd_init(kv, SWEPT, keys, values, &e));
+    for (unsigned n = 0; n < SWEPT; n++) CHECK_EQ(look_at_key(kv, &swept[n]), n);
+}
+
+/* A trainer from its first call to its last, of which the nth of this function fails. false: there are not so many. */
+static bool trainer_life(const char *function, int nth, int why)
+{
+    struct cusim_stats before = sim_stats(), after;
+    int64_t live = mem_live(), live_there = sim_plugin()->mem_live();
+    struct paramd *kv = open_store(", \"mailbox\": 65536");
+    struct paramd_key keys[SWEPT];
+
+    sim_fail(function, nth, why);
+    init_swept(kv);
+    for (unsigned n = 0; n < SWEPT; n++) push_swept(kv, &swept[n], 1, 1);
+    push_swept(kv, swept, SWEPT, 1);
+    push_swept(kv, &swept[1], 1, 2);
+    pull_swept(kv, swept, SWEPT);
+    set_swept(kv, &swept[2], 9);
+    for (unsigned n = 0; n < SWEPT; n++) pull_swept(kv, &swept[n], 1);
+    for (unsigned n = 0; n < SWEPT; n++) keys[n] = swept[n].key, swept[n].key.number += SWEPT;
+    CHECK_CALL(paramd_delete(kv, SWEPT, keys, 1, &e));
+    bool in_box = sim_stats().live_bytes > before.live_bytes;
+    paramd_close(kv);
+    (void)went(0);
+    after = sim_stats();
+    bool met = after.met > before.met;
+    sim_fail(function, 0, 0);
+    CHECK_EQ(mem_live(), live);
+    CHECK_EQ(sim_plugin()->mem_live(), live_there);
+    /* What cannot be given back goes with the process. */
+    CHECK_EQ(after.live_streams - before.live_streams, met && strcmp(function, "cudaStreamDestroy") == 0);
+    CHECK_EQ(after.live_bytes - before.live_bytes, met && strcmp(function, "cudaIpcCloseMemHandle") == 0 ? SMALL_BOX : 0);
+    CHECK_EQ(after.mistakes, 0);
+    CHECK(in_box || met);
+    CHECK(!in_box || !met || strcmp(function, "cudaIpcOpenMemHandle") != 0);
+    return met;
+}
+
+static void fail_each_call(const char *function, int why)
+{
+    int nth = 1;
+
+    while (trainer_life(function, nth, why)) nth++;
+    if (nth == 1) test_fail(__FILE__, __LINE__, "a trainer never calls %s", function);
+}
+
+static void swept_arrays(void)
+{
+    if (gpu != NULL) device_queue_free(queue), device_free(gpu), gpu = NULL;
+    CHECK_OK(sim_anew(CUSIM_LAZY, 2, &error), &error);
+    for (unsigned n = 0; n < SWEPT; n++) {
+        sim_thread_set(n == 1 ? MINE : OTHER);
+        swept[n].key = (struct paramd_key)PARAMD_INT(1000 + (int64_t)n);
+        swept[n].at = sim_array_new((size_t)swept[n].count * 4);
+        swept[n].second = sim_array_new((size_t)swept[n].count * 4);
+    }
+    sim_thread_set(MINE);
+}
+
+/* The trainer's side in this process, on which CUDA fails; the daemon's is as it should be. */
+TEST(whatever_call_of_cuda_fails_a_trainer_is_told_or_goes_through_host_memory_and_each_push_counts_once)
+{
+    if (SIM_RACES_ONLY) test_skip("the builds without the thread sanitizer do that");
+    unsigned functions = 0;
+    start("random", NULL, NULL);
+    swept_arrays();
+    for (const struct cusim_call *c = sim_calls(); c->source != NULL; c++) {
+        if (strcmp(c->source, "cuda_trainer") != 0) continue;
+        fail_each_call(c->function, UNKNOWN_ERROR);
+        if (SIM_SEEDS > 1) fail_each_call(c->function, OUT_OF_MEMORY);
+        functions++;
+    }
+    CHECK(functions > 8);
+    struct paramd *look = open_store(", \"join\": false");
+    for (int tries = 0; tries < 200 && mailbox_bytes(look) != 0; tries++) poll(NULL, 0, 10);
+    CHECK_EQ(mailbox_bytes(look), 0);
+    paramd_close(look);
+    stop();
 }
