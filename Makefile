@@ -217,7 +217,7 @@ endif
 # build/paramd-gpu-check.tar.gz is all that tests/gpu/check.sh wants: nothing is built on the machine that has the GPU.
 # tests/system/test_gpu_check.py makes one with the stand-in's plug-in in place of the real one, and runs it.
 GPU_CHECK_PARTS := paramd libparamd.so tests/device/test_device tests/device/test_rules tests/device/test_program \
-	tests/unit/test_store tests/gpu/bench_gpu
+	tests/device/test_cuda_program tests/device/test_sums tests/unit/test_store tests/system/test_same_host tests/gpu/bench_gpu
 $(OUT)/tests/gpu/bench_gpu: $(OBJ)/tests/gpu/bench_gpu.o $(OBJ)/tests/bench/bench.o $(OBJ)/all.a
 	@mkdir -p $(@D)
 	$(call say,LD) $(CC) $(CFLAGS) $^ $(LIBS) -ldl -o $@

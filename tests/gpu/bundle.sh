@@ -13,7 +13,8 @@ to=$here/paramd-gpu-check
 mkdir -p "$to/lib" "$to/python"
 
 for f in paramd libparamd.so tests/device/test_device tests/device/test_rules tests/device/test_program \
-    tests/unit/test_store tests/gpu/bench_gpu; do
+    tests/device/test_cuda_program tests/device/test_sums tests/unit/test_store tests/system/test_same_host \
+    tests/gpu/bench_gpu; do
     strip --strip-unneeded -o "$to/$(basename "$f")" "build/$f"
 done
 strip --strip-unneeded -o "$to/paramd-cuda.so" "$plugin"

@@ -32,11 +32,13 @@ static bool find(char out[PATH_MAX + 40])
     return access(out, R_OK) == 0;
 }
 
-bool sim_present(void)
+const char *sim_path(void)
 {
-    char path[PATH_MAX + 40];
-    return find(path);
+    static char path[PATH_MAX + 40];
+    return find(path) ? path : NULL;
 }
+
+bool sim_present(void) { return sim_path() != NULL; }
 
 /* dlopen again only finds what is open, and the table's address. */
 static void *symbol(const char *name)
@@ -112,10 +114,8 @@ enum status sim_cards_new(unsigned seed, unsigned count, struct device **out, st
 
 void sim_nccl(bool is_there)
 {
-    char path[PATH_MAX + 40] = "/nowhere/libnccl.so.2";
-
-    if (is_there) (void)find(path);
-    setenv("PARAMD_NCCL", path, 1);
+    if (is_there && sim_replaced()) return;
+    setenv("PARAMD_NCCL", is_there && sim_present() ? sim_path() : "/nowhere/libnccl.so.2", 1);
 }
 
 void sim_hold_compiler(bool on) { ((void (*)(int))symbol("cusim_hold_compiler"))(on); }

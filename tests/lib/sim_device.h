@@ -29,6 +29,8 @@ enum { SIM_RACES_ONLY = 0 };
 /* Whether it was built beside this test, or another plug-in is told. PARAMD_TEST_SIM names another stand-in beside it than
  * paramd-cusim.so: paramd-ptx.so, whose kernels are those of nvcc. */
 bool sim_present(void);
+/* Its absolute path, or that of the plug-in in its place; NULL: there is none. */
+const char *sim_path(void);
 /* Whether PARAMD_TEST_PLUGIN tells the absolute path of a plug-in to take in place of the stand-in's: on a machine with a
  * GPU that of the GPU (tests/gpu/check.sh). Then a device is card 0 of it, whatever the seed, the calls at the end of this
  * file are not there, and a suite for every device takes this one alone. PARAMD_TEST_CHUNK is its size of a chunk of memory:
@@ -47,7 +49,7 @@ enum status sim_compiling_device_new(unsigned seed, struct device **out, struct 
 enum status sim_cards_new(unsigned seed, unsigned count, struct device **out, struct error *e) MUST_CHECK;
 /* The stand-in anew with so many cards, for a test that opens none: on a seed of the three orders. */
 enum status sim_anew(unsigned seed, unsigned cards, struct error *e) MUST_CHECK;
-/* Whether NCCL is found from now on: the stand-in's. */
+/* Whether NCCL is found from now on: the stand-in's, or with another plug-in the machine's. */
 void sim_nccl(bool is_there);
 /* After device_free: what the plug-in and the stand-in still hold, or have seen done wrong; NULL: nothing. */
 const char *sim_remains(void);

@@ -1,6 +1,8 @@
 /* Trainers whose values lie on a GPU, and a daemon on the same machine: two processes on the stand-in for CUDA, which
- * share its memory as CUDA IPC would. What goes through the mailbox must give what goes through host memory. */
+ * share its memory as CUDA IPC would, or on a GPU (PARAMD_TEST_PLUGIN). What goes through the mailbox must give what goes
+ * through host memory. */
 #include "api/client/paramd.h"
+#include "gpu/group_nccl.h"
 #include "gpu/plugin.h"
 #include "service/base/mem.h"
 #include "tests/lib/daemon.h"
@@ -9,8 +11,6 @@
 #include "tests/lib/test.h"
 
 #include <jansson.h>
-#include <libgen.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -30,21 +30,11 @@ static struct queue *queue;
 
 /* ---- both sides -------------------------------------------------------------------------------------------------- */
 
-static void find_stand_in(char out[PATH_MAX + 40])
+/* For this process and for those that it starts: the stand-in, or the plug-in for the GPU of this machine. */
+static void choose_plugin(const char *policy)
 {
-    char own[PATH_MAX];
-
-    if (!sim_present() || realpath("/proc/self/exe", own) == NULL) test_skip("the stand-in for CUDA was not built");
-    snprintf(out, PATH_MAX + 40, "%s/paramd-cusim.so", dirname(dirname(dirname(own))));
-}
-
-/* For this process and for those that it starts. */
-static void choose_stand_in(const char *policy)
-{
-    char plugin[PATH_MAX + 40];
-
-    find_stand_in(plugin);
-    setenv("PARAMD_CUDA_PLUGIN", plugin, 1);
+    if (!sim_present()) test_skip("the stand-in for CUDA was not built: it needs CUDA's headers");
+    setenv("PARAMD_CUDA_PLUGIN", sim_path(), 1);
     setenv("CUSIM_SHARE", "1", 1);
     setenv("CUSIM_POLICY", policy, 1);
 }
@@ -61,14 +51,20 @@ static void start_on(const char *cards, const char *flag, const char *value)
 
 static void start(const char *policy, const char *flag, const char *value)
 {
-    choose_stand_in(policy);
+    choose_plugin(policy);
     start_on("cuda:0", flag, value);
+}
+
+static void need_control(void)
+{
+    if (sim_replaced()) test_skip("what CUDA answers and how many cards there are the stand-in for CUDA is told");
 }
 
 /* The daemon has two GPUs, of which this process sees the first. */
 static void start_with_two(const char *cards)
 {
-    choose_stand_in("random");
+    need_control();
+    choose_plugin("random");
     setenv("CUSIM_DEVICES", "2", 1);
     start_on(cards, NULL, NULL);
     setenv("CUSIM_DEVICES", "1", 1);
@@ -254,7 +250,7 @@ TEST(values_on_the_gpu_go_through_a_mailbox)
 {
     static const char *const policies[] = {"lazy", "random", "eager"};
 
-    for (int i = 0; i < (SIM_SEEDS > 1 ? 3 : 1); i++) {
+    for (int i = 0; i < (SIM_SEEDS > 1 && !sim_replaced() ? 3 : 1); i++) {
         start(policies[i], NULL, NULL);
         struct paramd *kv = open_store(WITH_BOX), *look = open_store(", \"join\": false");
         CHECK_EQ(mailbox_bytes(look), 0);
@@ -289,7 +285,7 @@ TEST(where_there_is_no_mailbox_values_on_the_gpu_go_through_host_memory)
         {"cuda:0", NULL, NULL, ", \"engine\": \"nanomsg\", \"bulk\": false, \"mailbox\": 0"},
     };
 
-    choose_stand_in("random");
+    choose_plugin("random");
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         start_on(table[i].cards, table[i].flag, table[i].value);
         struct paramd *kv = open_store(table[i].more);
@@ -304,7 +300,7 @@ TEST(a_store_in_the_process_takes_values_on_the_gpu)
 {
     struct paramd *kv;
 
-    choose_stand_in("random");
+    choose_plugin("random");
     CHECK_CALL(paramd_create("local", NULL, &kv, &e));
     CHECK_CALL(paramd_set_updater(kv, "{\"type\": \"add\"}", &e));
     use(kv);
@@ -316,11 +312,13 @@ TEST(a_store_of_type_nccl_sums_lists_of_values_on_the_gpu)
 {
     enum { COUNT = 1 << 18 };
     struct paramd_key key = PARAMD_STR("w"), keys[] = {key, key, key};
+    struct nccl nccl;
     struct paramd *kv;
     char *stats;
 
-    choose_stand_in("random");
-    setenv("PARAMD_NCCL", getenv("PARAMD_CUDA_PLUGIN"), 1);
+    choose_plugin("random");
+    sim_nccl(true);
+    if (nccl_open(&nccl, &error) != STATUS_OK) test_skip(error.text);
     CHECK_CALL(paramd_create("nccl", NULL, &kv, &e));
     CHECK_CALL(paramd_set_updater(kv, "{\"type\": \"add\"}", &e));
     struct array a = array_new(COUNT, 1), b = array_new(COUNT, 20), c = array_new(COUNT, 300);
@@ -348,6 +346,7 @@ TEST(several_gpus_as_one_lend_mailboxes_of_the_first)
 
 TEST(a_mailbox_that_cannot_be_opened_here_goes_back)
 {
+    need_control();
     start("random", NULL, NULL);
     struct paramd *kv = open_store(WITH_BOX);
     gpu_begin();
@@ -397,8 +396,8 @@ TEST(an_address_that_is_none_of_a_gpus_is_refused_and_nothing_is_pushed)
     CHECK_EQ(paramd_push(kv, 1, &k, &wrong, 0, &e), STATUS_INVALID_ARGUMENT);
     CHECK_SAYS(e.text, "key 1: 0x");
     CHECK_EQ(paramd_pull(kv, 1, &k, &wrong, 0, &e), STATUS_INVALID_ARGUMENT);
-    wrong.data = (char *)a.mem.at + 4; /* the last element lies behind the end */
-    CHECK_EQ(paramd_push(kv, 1, &k, &wrong, 0, &e), STATUS_INVALID_ARGUMENT);
+    wrong.data = (char *)a.mem.at + 4; /* the last element lies behind the end, which a GPU rounds up */
+    if (!sim_replaced()) CHECK_EQ(paramd_push(kv, 1, &k, &wrong, 0, &e), STATUS_INVALID_ARGUMENT);
     push_key(kv, 1, &a);
     CHECK_EQ(pull_key(kv, 1, &a), 2);
     wrong.dtype = PARAMD_CUDA | 99;
@@ -413,7 +412,8 @@ TEST(pushes_through_a_mailbox_count_once_over_a_network_that_breaks)
     enum { PUSHES = 100 };
     static struct proxy proxy;
 
-    choose_stand_in("random");
+    if (sim_replaced()) test_skip("CUDA leaves undefined what becomes of copies to a mailbox whose connection has broken");
+    choose_plugin("random");
     daemon_kill(server);
     server = daemon_start(&(struct daemon_options){.no_bulk = true, .more = {"--device", "cuda:0", LIMITED}});
     proxy_start(&proxy, server->data, 0);
@@ -448,7 +448,7 @@ static void push_for_ever(const char *url)
     }
 }
 
-TEST(a_trainer_killed_in_the_middle_of_a_push_leaves_nothing_behind)
+TEST(a_trainer_killed_in_the_middle_of_a_push_leaves_no_mailbox_behind)
 {
     const char *url = getenv("PARAMD_TEST_PUSHER");
     int ends[2];
@@ -729,6 +729,7 @@ static void swept_arrays(void)
 TEST(whatever_call_of_cuda_fails_a_trainer_is_told_or_goes_through_host_memory_and_each_push_counts_once)
 {
     if (SIM_RACES_ONLY) test_skip("the builds without the thread sanitizer do that");
+    need_control();
     unsigned functions = 0;
     start("random", NULL, NULL);
     swept_arrays();
