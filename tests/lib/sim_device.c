@@ -32,6 +32,8 @@ static bool find(char out[PATH_MAX + 40])
     return access(out, R_OK) == 0;
 }
 
+bool sim_is_ptx(void) { return getenv("PARAMD_TEST_SIM") != NULL; }
+
 const char *sim_path(void)
 {
     static char path[PATH_MAX + 40];

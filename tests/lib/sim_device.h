@@ -29,6 +29,8 @@ enum { SIM_RACES_ONLY = 0 };
 /* Whether it was built beside this test, or another plug-in is told. PARAMD_TEST_SIM names another stand-in beside it than
  * paramd-cusim.so: paramd-ptx.so, whose kernels are those of nvcc. */
 bool sim_present(void);
+/* Whether another stand-in was named: then kernels run in the interpreter of PTX, hundreds of times as slowly. */
+bool sim_is_ptx(void);
 /* Its absolute path, or that of the plug-in in its place; NULL: there is none. */
 const char *sim_path(void);
 /* Whether PARAMD_TEST_PLUGIN tells the absolute path of a plug-in to take in place of the stand-in's: on a machine with a
