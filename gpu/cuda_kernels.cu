@@ -40,7 +40,7 @@ static __device__ __forceinline__ void step_elements(const kernel_tensor &t, con
 }
 
 template <class T, class RULE>
-static __device__ __forceinline__ void step_tensor(const kernel_tensor &t, const real_of<T> *scalars, uint64_t index,
+static __device__ KERNEL_INLINE void step_tensor(const kernel_tensor &t, const real_of<T> *scalars, uint64_t index,
                                                    uint64_t stride)
 {
     uint64_t groups = t.wide ? t.count / 4 : 0;
@@ -213,7 +213,7 @@ DEVICE_INLINE double math_real(unsigned long long bits)
 
 #define RUN_INSN(name, form) case PROGRAM_##name##_##form: r = APPLY_##form(DO_##name); break;
 #define RUN_PROGRAM(suffix, TYPE, ROOT, SIZE)                                                                       \
-    DEVICE_INLINE TYPE insn_##suffix(const kernel_insn &q, const TYPE *scalars, const TYPE *p)                       \
+    static __device__ KERNEL_INLINE TYPE insn_##suffix(const kernel_insn &q, const TYPE *scalars, const TYPE *p)    \
     {                                                                                                               \
         TYPE r = 0;                                                                                                 \
         switch (q.op) { PROGRAM_OPS(RUN_INSN) }                                                                     \
