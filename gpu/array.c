@@ -70,8 +70,6 @@ static const struct layout *layout_of(struct dmem m) { return m.own; }
 unsigned array_member_count(const struct device *d) { return array_of(d)->count; }
 const struct device *array_member(const struct device *d, unsigned i) { return array_of(d)->members[i]; }
 
-static bool is_loss(enum status s) { return s == reason_status(REASON_DEVICE_LOST); }
-
 /* When the whole is lost, members that are not may still be at work on memory that will now be freed. */
 static void quiet(struct array *a)
 {
@@ -82,12 +80,15 @@ static void quiet(struct array *a)
         }
 }
 
-static void blame(struct array *a, unsigned member)
+/* What a member answered that has told the caller why: its loss is the array's. */
+static enum status blame(struct array *a, unsigned member, enum status s)
 {
     const struct device *m = a->members[member];
 
+    if (s == STATUS_OK || !m->lost) return s;
     snprintf(a->device.why, sizeof a->device.why, "%s%s%.120s", device_kind(m), m->why[0] != '\0' ? ": " : "", m->why);
     quiet(a);
+    return s;
 }
 
 /* What a member answered, told as the array's own. */
@@ -95,8 +96,7 @@ static enum status pass(struct array *a, unsigned member, enum status s)
 {
     if (s == STATUS_OK) return s;
     a->device.error = *device_error(a->members[member]);
-    if (is_loss(s)) blame(a, member);
-    return s;
+    return blame(a, member, s);
 }
 
 /* A part of a call was taken by one member and the rest refused by another. */
@@ -226,8 +226,7 @@ static enum status array_mem_new_at(struct device *d, size_t size, struct mem_pl
     for (size_t i = 0; i < l->count && s == STATUS_OK; i++) {
         size_t left = size - i * (l->count > 1 ? l->part_size : 0);
         unsigned member = member_of(a, l, i);
-        s = device_mem_new(a->members[member], least_of(left, l->part_size), &l->parts[i], e);
-        if (is_loss(s)) blame(a, member);
+        s = blame(a, member, device_mem_new(a->members[member], least_of(left, l->part_size), &l->parts[i], e));
     }
     if (s == STATUS_OK && l->count > 1) s = range_new(out, e);
     if (s != STATUS_OK) {
@@ -253,8 +252,7 @@ static enum status array_shared_new(struct device *d, size_t size, struct dmem *
     struct layout *l = layout_new(a, size, (struct mem_place){0});
 
     if (l == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for the parts of %zu bytes", size);
-    enum status s = device_shared_new(a->members[0], size, &l->parts[0], handle, e);
-    if (is_loss(s)) blame(a, 0);
+    enum status s = blame(a, 0, device_shared_new(a->members[0], size, &l->parts[0], handle, e));
     if (s != STATUS_OK) {
         layout_free(l);
         return s;
@@ -273,7 +271,7 @@ static void array_mem_free(struct dmem *m)
 
 static enum status array_pin_new(struct device *d, size_t size, void **out, struct error *e)
 {
-    return device_pin_new(array_of(d)->members[0], size, out, e);
+    return blame(array_of(d), 0, device_pin_new(array_of(d)->members[0], size, out, e));
 }
 
 static void array_pin_free(struct device *d, void *pin) { device_pin_free(array_of(d)->members[0], pin); }
@@ -448,15 +446,16 @@ static enum status array_queue_new(struct device *d, struct queue **out, struct 
     struct array *a = array_of(d);
     struct array_queue *q = mem_zero(sizeof *q);
     enum status s = STATUS_OK;
+    unsigned i;
 
     if (q == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a queue");
     q->queue.device = d;
     q->last_merge = &q->merges;
     list_append(&a->queues, &q->node);
-    for (unsigned i = 0; i < a->all && s == STATUS_OK; i++) s = device_queue_new(a->members[i], &q->members[i], e);
+    for (i = 0; i < a->all && s == STATUS_OK; i++) s = device_queue_new(a->members[i], &q->members[i], e);
     if (s != STATUS_OK) {
         array_queue_free(&q->queue);
-        return s;
+        return blame(a, i - 1, s);
     }
     *out = &q->queue;
     return STATUS_OK;

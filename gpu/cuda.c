@@ -117,7 +117,7 @@ static enum status cuda_shared_new(struct device *d, size_t size, struct dmem *o
         (void)cudaGetLastError();
         pool_give(c->memory, at);
         cuda_sentence(why, sizeof why, r, "sharing memory with another process");
-        return error_set(e, REASON_UNIMPLEMENTED, "%s", why);    /* SYSTEM is of the status that loses a device */
+        return error_set(e, REASON_UNIMPLEMENTED, "%s", why);
     }
     memcpy(handle->at, &h, sizeof h);
     *out = (struct dmem){.device = d, .at = at, .size = size};

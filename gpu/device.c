@@ -22,10 +22,13 @@ static enum status refuse_lost(struct device *d)
                      device_kind(d), d->why[0] != '\0' ? ": " : "", d->why);
 }
 
-/* What a back end answered. Once lost, a device stays lost, and says why. */
+/* What a back end answered, which has said why in d->error: a loss is a reason, whose status others have as well. Once
+ * lost, a device stays lost, and says why. */
 static enum status settle(struct device *d, enum status s)
 {
-    if (s != reason_status(REASON_DEVICE_LOST)) return s;
+    if (s == STATUS_OK) return s;
+    assert(d->error.status == s);
+    if (d->error.reason != REASON_DEVICE_LOST) return s;
     d->lost = true;
     return refuse_lost(d);
 }
@@ -37,11 +40,9 @@ static enum status settle_work(struct device *d, enum status s)
 }
 
 /* For calls that tell their caller: the sentence goes to both. */
-static enum status tell(struct device *d, enum status s, struct error *e)
+static enum status tell(const struct device *d, enum status s, struct error *e)
 {
-    bool told = s != STATUS_OK && d->lost && e != NULL;
-    if (told) *e = d->error;
-    else if (s != STATUS_OK && e != NULL) d->error = *e;
+    if (s != STATUS_OK && e != NULL) *e = d->error;
     return s;
 }
 
@@ -60,11 +61,11 @@ const char *device_home_name(const struct device *d, uint32_t home)
     return d->ops->home_name != NULL ? d->ops->home_name(d, home) : device_kind(d);
 }
 
-static enum status find_memory(struct device *d, size_t size, struct mem_place place, struct dmem *out, struct error *e)
+static enum status find_memory(struct device *d, size_t size, struct mem_place place, struct dmem *out)
 {
-    if (place.home == 0) return d->ops->mem_new(d, size, out, e);
-    if (d->ops->mem_new_at != NULL) return d->ops->mem_new_at(d, size, place, out, e);
-    return error_set(e, REASON_BAD_ARGUMENT, "the %s device has no home %u", d->ops->kind, place.home);
+    if (place.home == 0) return d->ops->mem_new(d, size, out, &d->error);
+    if (d->ops->mem_new_at != NULL) return d->ops->mem_new_at(d, size, place, out, &d->error);
+    return error_set(&d->error, REASON_BAD_ARGUMENT, "the %s device has no home %u", d->ops->kind, place.home);
 }
 
 enum status device_mem_new(struct device *d, size_t size, struct dmem *out, struct error *e)
@@ -77,7 +78,7 @@ enum status device_mem_new_at(struct device *d, size_t size, struct mem_place pl
     struct dmem m;
 
     if (d->lost) return tell(d, refuse_lost(d), e);
-    enum status s = settle(d, find_memory(d, size > 0 ? size : 1, place, &m, e));
+    enum status s = settle(d, find_memory(d, size > 0 ? size : 1, place, &m));
     if (s != STATUS_OK) return tell(d, s, e);
     m.place = place;
     d->bytes_held += m.size;
@@ -92,9 +93,9 @@ enum status device_shared_new(struct device *d, size_t size, struct dmem *out, s
 
     if (d->lost) return tell(d, refuse_lost(d), e);
     if (d->ops->shared_new == NULL)
-        return error_set(e, REASON_UNIMPLEMENTED, "memory of the %s device cannot be shared with another process; that "
-                         "needs a GPU", device_kind(d));
-    enum status s = settle(d, d->ops->shared_new(d, size > 0 ? size : 1, &m, handle, e));
+        return tell(d, error_set(&d->error, REASON_UNIMPLEMENTED, "memory of the %s device cannot be shared with another "
+                                 "process; that needs a GPU", device_kind(d)), e);
+    enum status s = settle(d, d->ops->shared_new(d, size > 0 ? size : 1, &m, handle, &d->error));
     if (s != STATUS_OK) return tell(d, s, e);
     d->bytes_held += m.size;
     *out = m;
@@ -117,7 +118,7 @@ void device_keep_memory(struct device *d, bool keep)
 enum status device_pin_new(struct device *d, size_t size, void **out, struct error *e)
 {
     if (d->lost) return tell(d, refuse_lost(d), e);
-    return tell(d, settle(d, d->ops->pin_new(d, size > 0 ? size : 1, out, e)), e);
+    return tell(d, settle(d, d->ops->pin_new(d, size > 0 ? size : 1, out, &d->error)), e);
 }
 
 void device_pin_free(struct device *d, void *pin)
@@ -128,7 +129,7 @@ void device_pin_free(struct device *d, void *pin)
 enum status device_queue_new(struct device *d, struct queue **out, struct error *e)
 {
     if (d->lost) return tell(d, refuse_lost(d), e);
-    return tell(d, settle(d, d->ops->queue_new(d, out, e)), e);
+    return tell(d, settle(d, d->ops->queue_new(d, out, &d->error)), e);
 }
 
 void device_queue_free(struct queue *q)

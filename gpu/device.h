@@ -14,7 +14,8 @@
  * device_wait. A lost device answers DEVICE_LOST to everything and stays a status, never an abort.
  *
  * All calls go through the front functions below, which check device, bounds, alignment and types once for every
- * kind of device, and count. Back ends may assume valid arguments. */
+ * kind of device, and count. Back ends may assume valid arguments; those that do not answer OK say why, in `e` or in the
+ * device's error. That reason, not its status, says that the device is lost. */
 #ifndef GPU_DEVICE_H
 #define GPU_DEVICE_H
 

@@ -112,6 +112,12 @@ void core_after(struct core *c, unsigned index, struct task *t)
     c->task_count++;
 }
 
+void core_why(const struct core *c, const char *what, struct error *e)
+{
+    if (c->device->lost) error_set(e, REASON_DEVICE_LOST, "the device was lost while %s", what);
+    else *e = *device_error(c->device);
+}
+
 void core_quiet(struct core *c, unsigned index)
 {
     uint64_t mark = 0;

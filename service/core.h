@@ -24,7 +24,7 @@ struct core_limits {
 struct task {
     struct list_node node;
     uint64_t mark;
-    void (*run)(struct task *t, enum status s);      /* s: OK, or what the device says of its loss */
+    void (*run)(struct task *t, enum status s);      /* s: OK, or what the device refused; see core_why */
 };
 
 struct nccl;
@@ -103,6 +103,8 @@ void core_settle(struct core *c);
 void core_quiet(struct core *c, unsigned index);
 /* Runs t when all work given to queue `index` so far is done: at once if it is done already. */
 void core_after(struct core *c, unsigned index, struct task *t);
+/* Within `run` of a task whose status is not OK: why. what: "the device was lost while it updated a key". */
+void core_why(const struct core *c, const char *what, struct error *e);
 
 /* Device memory at this place, by way of the cache. */
 enum status core_mem_new(struct core *c, size_t size, struct mem_place place, struct dmem *out, struct error *e) MUST_CHECK;

@@ -250,7 +250,7 @@ static void turn_ran(struct task *t, enum status s)
     struct key *k = key_hold(u->key);
     struct error e;
 
-    if (s != STATUS_OK) error_set(&e, REASON_DEVICE_LOST, "the device was lost while it was at work for a key");
+    if (s != STATUS_OK) core_why(k->core, "it was at work for a key", &e);
     update_end(u, s == STATUS_OK ? NULL : &e);
     update_next(k);
     key_drop(k);
@@ -263,7 +263,7 @@ static void update_ran(struct task *t, enum status s)
     struct error e;
 
     if (s != STATUS_OK) {
-        error_set(&e, REASON_DEVICE_LOST, "the device was lost while it updated a key");
+        core_why(k->core, "it updated a key", &e);
     } else if (u->flags & WORK_OVERFLOW) {
         char shape[SHAPE_PRINT_SIZE];
         s = error_set(&e, REASON_SUM_OVERFLOW, "the result does not fit %s; the value is unchanged",

@@ -169,7 +169,7 @@ struct copied {
     struct box *box;                 /* held; NULL: none was there */
     struct answer answer;
     struct landed done;
-    bool lost;
+    struct error failed;             /* its reason is not NONE: the copies have failed */
     uint32_t pending;                /* queues, and the one who begins */
     struct way {
         struct task task;
@@ -194,12 +194,9 @@ static struct copied *copied_new(const struct request *r)
 
 static void copied_pass(struct copied *c)
 {
-    struct error e;
-
     if (--c->pending > 0) return;
-    if (c->lost) {
-        error_set(&e, REASON_DEVICE_LOST, "the device was lost while values were copied from a mailbox");
-        answer_error(c->request, &e);
+    if (c->failed.reason != REASON_NONE) {
+        answer_error(c->request, &c->failed);
         answer_fini(&c->answer);
     } else {
         push_answer(c->request, &c->answer, c->done);
@@ -213,7 +210,7 @@ static void way_passed(struct task *t, enum status s)
 {
     struct copied *c = CONTAINER_OF(t, struct way, task)->of;
 
-    c->lost |= s != STATUS_OK;
+    if (s != STATUS_OK) core_why(&c->request->server->core, "values were copied from a mailbox", &c->failed);
     copied_pass(c);
 }
 

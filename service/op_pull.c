@@ -166,7 +166,7 @@ static void fetched(struct task *t, enum status s)
     else if (s == reason_status(REASON_NO_MEMORY))
         error_retry(&x->pull->failed, REASON_NO_MEMORY, RETRY_MS, "no memory to copy a value from the device");
     else
-        error_set(&x->pull->failed, REASON_DEVICE_LOST, "the device was lost while a value was copied from it");
+        core_why(x->pull->store->core, "a value was copied from it", &x->pull->failed);
     pull_pass(x->pull);
 }
 
@@ -271,8 +271,7 @@ static void delivered(struct task *t, enum status s)
 {
     struct pull *p = CONTAINER_OF(t, struct pulled, task)->pull;
 
-    if (s != STATUS_OK)
-        error_set(&p->failed, REASON_DEVICE_LOST, "the device was lost while a value was copied to a mailbox");
+    if (s != STATUS_OK) core_why(p->store->core, "a value was copied to a mailbox", &p->failed);
     pull_pass(p);
 }
 

@@ -322,12 +322,11 @@ TEST(bad_members_are_refused_and_taken)
 
 /* ---- no memory -------------------------------------------------------------------------------------------------- */
 
-static enum status some_work(struct device *d)
+static enum status some_work_with(struct device *d, struct mem_place place)
 {
     static float in[COUNT], out[COUNT];
     struct queue *q = NULL, *side = NULL;
     struct dmem a = {0}, b = {0};
-    struct mem_place place = mem_place_of(device_home_new(d, COUNT, false, 0), 4);
     uint32_t flags = 0;
     uint64_t mark = 0;
     enum status s;
@@ -352,6 +351,11 @@ out:
     return s;
 }
 
+static enum status some_work(struct device *d)
+{
+    return some_work_with(d, mem_place_of(device_home_new(d, COUNT, false, 0), 4));
+}
+
 TEST(every_failing_allocation_is_a_status)
 {
     int64_t before = mem_live();
@@ -372,14 +376,50 @@ TEST(every_failing_allocation_is_a_status)
 
 TEST(every_failing_call_of_a_member_is_a_status)
 {
-    for (int mode = FAULT_REFUSED; mode <= FAULT_ACCEPTED; mode++)
+    for (int mode = FAULT_REFUSED; mode <= FAULT_SYSTEM_MARK; mode++)
         for (uint64_t n = 1;; n++) {
             struct device *bad = faulty(), *d = several(late(n), bad, NULL);
-            faulty_device_fail_at(bad, n, mode);
+            faulty_device_fail_at(bad, n, (enum fault_mode)mode);
             enum status s = some_work(d);
             bool hit = faulty_device_hit(bad);
-            device_free(d);
             CHECK_EQ(s == STATUS_OK, !hit);
+            if (d->lost && !bad->lost) CHECK_SAYS(d->why, "a part of the work was done");
+            device_free(d);
+            if (!hit) break;
+        }
+}
+
+TEST(with_every_call_that_loses_a_member_the_whole_says_which_one)
+{
+    for (uint64_t n = 1;; n++) {
+        struct device *bad = faulty(), *d = several(bad, late(n), NULL);
+        struct mem_place on_first = {0};
+        faulty_device_fail_at(bad, n, FAULT_REFUSED);
+        enum status s = some_work_with(d, on_first);
+        bool hit = faulty_device_hit(bad);
+        CHECK_EQ(d->lost, bad->lost);
+        if (d->lost) CHECK_SAYS(device_error(d)->text, "device is lost: faulty");
+        else CHECK_EQ(s, hit ? STATUS_RESOURCE_EXHAUSTED : STATUS_OK);
+        device_free(d);
+        if (!hit) return;
+    }
+}
+
+TEST(what_the_system_refuses_a_member_loses_nothing)
+{
+    for (int mode = FAULT_SYSTEM; mode <= FAULT_SYSTEM_MARK; mode++)
+        for (uint64_t n = 1;; n++) {
+            struct device *bad = faulty(), *d = several(bad, late(n), NULL);
+            struct mem_place on_first = {0};
+            faulty_device_fail_at(bad, n, (enum fault_mode)mode);
+            enum status s = some_work_with(d, on_first);
+            bool hit = faulty_device_hit(bad);
+            CHECK_EQ(s, hit ? STATUS_UNAVAILABLE : STATUS_OK);
+            if (hit) CHECK_EQ(device_error(d)->reason, REASON_SYSTEM);
+            CHECK(!d->lost);
+            faulty_device_fail_at(bad, 0, FAULT_SYSTEM);
+            CHECK_EQ(some_work_with(d, on_first), STATUS_OK);
+            device_free(d);
             if (!hit) break;
         }
 }

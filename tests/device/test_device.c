@@ -1395,7 +1395,21 @@ out:
     return s;
 }
 
-static void fault_sweep(int inner, enum fault_mode mode)
+/* What was refused is told with its reason, and only a loss ends the device: SYSTEM has the same status. */
+static void check_refused(struct device *d, enum fault_mode mode, enum status s)
+{
+    bool is_system = mode == FAULT_SYSTEM || mode == FAULT_SYSTEM_MARK, is_memory = s == STATUS_RESOURCE_EXHAUSTED;
+    enum reason reason = is_system ? REASON_SYSTEM : is_memory ? REASON_NO_MEMORY : REASON_DEVICE_LOST;
+    float out;
+
+    CHECK_EQ(device_error(d)->reason, reason);
+    CHECK_EQ(s, reason_status(reason));
+    CHECK_EQ(d->lost, reason == REASON_DEVICE_LOST);
+    CHECK_EQ(life(d, 10, &out), d->lost ? STATUS_UNAVAILABLE : STATUS_OK);
+}
+
+/* calls: of a life, that count in this mode. */
+static void fault_sweep(int inner, enum fault_mode mode, uint64_t calls)
 {
     for (uint64_t n = 1;; n++) {
         int64_t before = mem_live();
@@ -1405,28 +1419,40 @@ static void fault_sweep(int inner, enum fault_mode mode)
         faulty_device_fail_at(d, n, mode);
         enum status s = life(d, MIDDLE, &out);
         bool hit = faulty_device_hit(d);
-        if (hit) CHECK(s == STATUS_UNAVAILABLE || s == STATUS_RESOURCE_EXHAUSTED);
-        if (hit && s == STATUS_UNAVAILABLE) {
-            CHECK(d->lost);
-            CHECK_EQ(life(d, 10, &out), STATUS_UNAVAILABLE);
-        }
-        if (hit && s == STATUS_RESOURCE_EXHAUSTED) CHECK_EQ(life(d, 10, &out), STATUS_OK);
+        if (hit) check_refused(d, mode, s);
         device_free(d);
         CHECK_EQ(mem_live(), before);
         if (hit) continue;
         CHECK_EQ(s, STATUS_OK);
         CHECK(out == 4);
-        CHECK_EQ(n, 16);     /* calls in a life, and one */
+        CHECK_EQ(n, calls + 1);
         return;
     }
 }
 
 TEST(every_failing_call_of_a_device_is_a_status)
 {
-    fault_sweep(CPU, FAULT_REFUSED);
-    fault_sweep(CPU, FAULT_ACCEPTED);
-    fault_sweep(LATE, FAULT_REFUSED);
-    fault_sweep(LATE, FAULT_ACCEPTED);
+    static const struct { enum fault_mode mode; uint64_t calls; } modes[] = {
+        {FAULT_REFUSED, 15}, {FAULT_ACCEPTED, 15}, {FAULT_MEMORY, 3}, {FAULT_SYSTEM, 11}, {FAULT_SYSTEM_MARK, 4}};
+
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        fault_sweep(CPU, modes[i].mode, modes[i].calls);
+        fault_sweep(LATE, modes[i].mode, modes[i].calls);
+    }
+}
+
+TEST(a_loss_is_seen_also_by_who_wants_no_sentence)
+{
+    struct device *d = device_open(FAULTY, 1);
+    struct queue *q;
+
+    faulty_device_fail_at(d, 1, FAULT_SYSTEM);
+    CHECK_EQ(device_queue_new(d, &q, NULL), STATUS_UNAVAILABLE);
+    CHECK(!d->lost);
+    faulty_device_fail_at(d, 1, FAULT_REFUSED);
+    CHECK_EQ(device_queue_new(d, &q, NULL), STATUS_UNAVAILABLE);
+    CHECK(d->lost);
+    device_free(d);
 }
 
 TEST(every_failing_allocation_of_a_device_is_a_status)

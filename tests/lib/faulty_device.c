@@ -26,19 +26,43 @@ static struct dmem inside(struct dmem m)
     return m;
 }
 
-static bool strikes_any(struct faulty *f)
+enum call { MEMORY, MARK, OTHER };
+
+static bool counts(enum fault_mode mode, enum call c)
 {
-    if (f->countdown == 0 || --f->countdown > 0) return false;
+    switch (mode) {
+    case FAULT_MEMORY: return c == MEMORY;
+    case FAULT_SYSTEM: return c != MARK;
+    case FAULT_SYSTEM_MARK: return c == MARK;
+    case FAULT_REFUSED:
+    case FAULT_ACCEPTED: break;
+    }
+    return true;
+}
+
+static bool strikes(struct device *d, enum call c)
+{
+    struct faulty *f = faulty_of(d);
+
+    if (!counts(f->mode, c) || f->countdown == 0 || --f->countdown > 0) return false;
     return f->hit = true;
 }
 
-static bool strikes_memory(struct device *d) { return strikes_any(faulty_of(d)); }
-
-static bool strikes(struct device *d) { return faulty_of(d)->mode != FAULT_MEMORY && strikes_any(faulty_of(d)); }
-
-static enum status lost(struct device *d)
+static bool is_system(const struct device *d)
 {
-    return error_set(&d->error, REASON_DEVICE_LOST, "a test wants the device lost");
+    enum fault_mode mode = ((const struct faulty *)d)->mode;
+    return mode == FAULT_SYSTEM || mode == FAULT_SYSTEM_MARK;
+}
+
+static enum status refused(const struct device *d, struct error *e)
+{
+    if (is_system(d)) return error_set(e, REASON_SYSTEM, "a test wants the system to refuse");
+    return error_set(e, REASON_DEVICE_LOST, "a test wants the device lost");
+}
+
+static enum status refused_memory(const struct device *d, const char *what, size_t size, struct error *e)
+{
+    return is_system(d) ? refused(d, e) : error_set(e, REASON_NO_MEMORY, "a test wants no %s for %zu bytes", what, size);
 }
 
 /* What the inner device refused is told as this device's. */
@@ -50,7 +74,7 @@ static enum status pass(struct device *d, enum status s)
 
 static enum status faulty_mem_new(struct device *d, size_t size, struct dmem *out, struct error *e)
 {
-    if (strikes_memory(d)) return error_set(e, REASON_NO_MEMORY, "a test wants no device memory for %zu bytes", size);
+    if (strikes(d, MEMORY)) return refused_memory(d, "device memory", size, e);
     enum status s = device_mem_new(faulty_of(d)->inner, size, out, e);
     if (s == STATUS_OK) out->device = d;
     return s;
@@ -59,7 +83,7 @@ static enum status faulty_mem_new(struct device *d, size_t size, struct dmem *ou
 static enum status faulty_shared_new(struct device *d, size_t size, struct dmem *out, struct mem_handle *handle,
                                      struct error *e)
 {
-    if (strikes(d)) return error_set(e, REASON_NO_MEMORY, "a test wants no shared memory for %zu bytes", size);
+    if (strikes(d, OTHER)) return refused_memory(d, "shared memory", size, e);
     enum status s = device_shared_new(faulty_of(d)->inner, size, out, handle, e);
     if (s == STATUS_OK) out->device = d;
     return s;
@@ -73,7 +97,7 @@ static void faulty_mem_free(struct dmem *m)
 
 static enum status faulty_pin_new(struct device *d, size_t size, void **out, struct error *e)
 {
-    if (strikes_memory(d)) return error_set(e, REASON_NO_MEMORY, "a test wants no pinned memory for %zu bytes", size);
+    if (strikes(d, MEMORY)) return refused_memory(d, "pinned memory", size, e);
     return device_pin_new(faulty_of(d)->inner, size, out, e);
 }
 
@@ -83,7 +107,7 @@ static enum status faulty_queue_new(struct device *d, struct queue **out, struct
 {
     struct faulty_queue *q;
 
-    if (strikes(d)) return lost(d);
+    if (strikes(d, OTHER)) return refused(d, e);
     q = mem_zero(sizeof *q);
     if (q == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a faulty queue");
     enum status s = device_queue_new(faulty_of(d)->inner, &q->inner, e);
@@ -104,35 +128,40 @@ static void faulty_queue_free(struct queue *q)
 
 static enum status faulty_record(struct queue *q, uint64_t *mark)
 {
-    return strikes(q->device) ? lost(q->device) : pass(q->device, device_record(inner_of(q), mark));
+    struct device *d = q->device;
+    return strikes(d, MARK) ? refused(d, &d->error) : pass(d, device_record(inner_of(q), mark));
 }
 
 static enum status faulty_await(struct queue *q, struct queue *other, uint64_t mark)
 {
-    return strikes(q->device) ? lost(q->device) : pass(q->device, device_await(inner_of(q), inner_of(other), mark));
+    struct device *d = q->device;
+    return strikes(d, OTHER) ? refused(d, &d->error) : pass(d, device_await(inner_of(q), inner_of(other), mark));
 }
 
 static enum status faulty_passed(struct queue *q, uint64_t *mark)
 {
-    if (strikes(q->device) || faulty_of(q->device)->dying) return lost(q->device);
-    return pass(q->device, device_passed(inner_of(q), mark));
+    struct device *d = q->device;
+    if (strikes(d, MARK) || faulty_of(d)->dying) return refused(d, &d->error);
+    return pass(d, device_passed(inner_of(q), mark));
 }
 
 static enum status faulty_wait(struct queue *q, uint64_t mark)
 {
-    if (strikes(q->device) || faulty_of(q->device)->dying) return lost(q->device);
-    return pass(q->device, device_wait(inner_of(q), mark));
+    struct device *d = q->device;
+    if (strikes(d, MARK) || faulty_of(d)->dying) return refused(d, &d->error);
+    return pass(d, device_wait(inner_of(q), mark));
 }
 
 /* Work: done, refused, or accepted by a device that from then on does nothing. */
-#define WORK(q, call)                                                  \
-    do {                                                               \
-        struct faulty *f = faulty_of((q)->device);                     \
-        if (strikes((q)->device)) {                                    \
-            if (f->mode == FAULT_REFUSED) return lost((q)->device);    \
-            f->dying = true;                                           \
-        }                                                              \
-        return f->dying ? STATUS_OK : pass((q)->device, call);         \
+#define WORK(q, call)                                                           \
+    do {                                                                        \
+        struct device *d = (q)->device;                                         \
+        struct faulty *f = faulty_of(d);                                        \
+        if (strikes(d, OTHER)) {                                                \
+            if (f->mode != FAULT_ACCEPTED) return refused(d, &d->error);        \
+            f->dying = true;                                                    \
+        }                                                                       \
+        return f->dying ? STATUS_OK : pass(d, call);                            \
     } while (0)
 
 static enum status faulty_upload(struct queue *q, struct dmem to, size_t to_offset, const void *from, size_t size)
@@ -184,13 +213,14 @@ static enum status faulty_stats(struct queue *q, struct dmem a, struct dmem minu
 
 static enum status faulty_queue_call(struct queue *q, queue_function *run, void *ctx)
 {
-    struct faulty *f = faulty_of(q->device);
+    struct device *d = q->device;
+    struct faulty *f = faulty_of(d);
 
-    if (strikes(q->device)) {
-        if (f->mode == FAULT_REFUSED) return lost(q->device);
+    if (strikes(d, OTHER)) {
+        if (f->mode != FAULT_ACCEPTED) return refused(d, &d->error);
         f->dying = true;
     }
-    if (!f->dying) return pass(q->device, device_queue_call(inner_of(q), run, ctx));
+    if (!f->dying) return pass(d, device_queue_call(inner_of(q), run, ctx));
     run(ctx, NULL);
     return STATUS_OK;
 }

@@ -11,7 +11,10 @@ enum fault_mode {
     FAULT_REFUSED,           /* mem_new and pin_new answer NO_MEMORY, once; any other call that the device is lost */
     FAULT_ACCEPTED,          /* as above, but a work call is accepted and not done, and the device is lost at the first
                               * passed or wait after it */
-    FAULT_MEMORY             /* only mem_new and pin_new count, and answer NO_MEMORY, once */
+    FAULT_MEMORY,            /* only mem_new and pin_new count, and answer NO_MEMORY, once */
+    FAULT_SYSTEM,            /* all but record, passed and wait count, and answer SYSTEM, once: the status of a loss,
+                              * which it is not */
+    FAULT_SYSTEM_MARK        /* only record, passed and wait count, and answer SYSTEM, once */
 };
 
 /* Takes `inner`, which goes with it, also when this fails. */

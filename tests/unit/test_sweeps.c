@@ -640,6 +640,7 @@ static void sweep_device(bool hide, enum fault_mode mode)
         hit = faulty_device_hit(p.device);
         faulty_device_fail_at(p.device, 0, mode);
         check_answers(&p, n);
+        CHECK(mode != FAULT_SYSTEM || !p.device->lost);
         if (p.device->lost) check_lost(&p);
         else check_works(&p);
         clean_up(&p);
@@ -655,3 +656,5 @@ TEST(every_call_of_the_device_may_be_refused) { sweep_device(false, FAULT_REFUSE
 TEST(every_call_of_the_device_may_be_accepted_and_not_done) { sweep_device(false, FAULT_ACCEPTED); }
 TEST(every_call_of_a_device_with_memory_of_its_own_may_be_refused) { sweep_device(true, FAULT_REFUSED); }
 TEST(every_call_of_a_device_with_memory_of_its_own_may_be_accepted_and_not_done) { sweep_device(true, FAULT_ACCEPTED); }
+TEST(every_call_of_the_device_may_be_refused_by_the_system) { sweep_device(false, FAULT_SYSTEM); }
+TEST(every_call_of_a_device_with_memory_of_its_own_may_be_refused_by_the_system) { sweep_device(true, FAULT_SYSTEM); }
