@@ -51,8 +51,8 @@ enum cusim_policy {
 enum { CUSIM_POLICIES = 3 };
 
 /* Everything anew: queued work is forgotten, memory, streams, events and libraries that are left are freed, counters are
- * 0, no fault is planned, and all threads are on device 0. No handle of before may be used. devices 0: as without a
- * driver. */
+ * 0, no fault is planned, and all threads are on device 0. No handle of before may be used, and calls of other threads
+ * that wait end with an error. devices 0: as without a driver. */
 CUSIM_API void cusim_reset(int devices, size_t memory_each, enum cusim_policy policy, uint64_t seed);
 
 /* The nth call (1: the next) of the named function from now answers this cudaError_t and does nothing. Up to 16 at

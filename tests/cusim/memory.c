@@ -184,6 +184,7 @@ static cudaError_t release(void *at, enum block_kind kind)
 
     if (at == NULL) return cudaSuccess;
     e = queue_wait_all(b != NULL && b->kind == BLOCK_DEVICE ? b->device : ALL_DEVICES);
+    if (e == cudaErrorContextIsDestroyed) return e;      /* and the block with it */
     b = block_at(at);
     if (b == NULL || b->kind != kind) {
         sim_say("%p is freed, which is no such block", at);

@@ -168,9 +168,10 @@ static void let_others_in(void)
 cudaError_t queue_wait(struct token *t)
 {
     double since = sim_now_s();
+    unsigned life = sim.life;
 
     token_hold(t);
-    while (t != NULL && !t->done && sim.sticky == cudaSuccess) {
+    while (t != NULL && !t->done && sim.sticky == cudaSuccess && sim.life == life) {
         if (run_one()) {
             since = sim_now_s();
         } else if (sim_now_s() - since < sim.patience_ms * 1e-3) {
@@ -182,15 +183,24 @@ cudaError_t queue_wait(struct token *t)
     }
     if (t != NULL && t->done) race_acquire(&t->edge);
     token_drop(t);
-    return sim.sticky;
+    return sim.life == life ? sim.sticky : cudaErrorContextIsDestroyed;
 }
 
+/* Others are let in meanwhile, and a reset among them frees the streams: what is waited for is noted before. */
 cudaError_t queue_wait_all(int device)
 {
     cudaError_t e = sim.sticky;
+    size_t count = 0, n = 0;
 
-    for (struct CUstream_st *s = sim.streams; s != NULL && e == cudaSuccess; s = s->next)
-        if (device == ALL_DEVICES || s->device == device) e = queue_wait(s->end);
+    for (struct CUstream_st *s = sim.streams; s != NULL; s = s->next) count++;
+    struct token **ends = sim_new((count + 1) * sizeof *ends);
+    for (struct CUstream_st *s = sim.streams; s != NULL; s = s->next)
+        if (device == ALL_DEVICES || s->device == device) ends[n++] = token_hold(s->end);
+    for (size_t i = 0; i < n; i++) {
+        if (e == cudaSuccess) e = queue_wait(ends[i]);
+        token_drop(ends[i]);
+    }
+    free(ends);
     return e;
 }
 

@@ -172,9 +172,11 @@ struct CUstream_st *stream_of(cudaStream_t s);
 void queue_push(struct CUstream_st *s, struct op *o);
 /* Somebody asks how far work is: some of it may run. */
 void queue_poll(void);
-/* Runs work until the token is done; NULL is done. An error when that cannot come about within the patience. */
+/* Runs work until the token is done; NULL is done. An error when that cannot come about within the patience, or when
+ * another thread resets all meanwhile (cudaErrorContextIsDestroyed). */
 cudaError_t queue_wait(struct token *t);
-cudaError_t queue_wait_all(int device);      /* or ALL_DEVICES */
+/* For all that a device, or ALL_DEVICES, was given before. */
+cudaError_t queue_wait_all(int device);
 void queue_reset(void);
 
 /* ---- kernel.c -------------------------------------------------------------------------------------------------- */

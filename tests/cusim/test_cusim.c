@@ -10,6 +10,7 @@
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -723,6 +724,90 @@ TEST(several_threads_may_call_at_once)
     cusim_get_stats(&s);
     CHECK_EQ(s.h2d, 4 * 200 * 4096);
     CHECK_EQ(s.live_bytes + s.live_pinned + s.live_streams, 0);
+}
+
+/* ---- a wait for all, while others come and go ------------------------------------------------------------------ */
+
+static atomic_int waiting;               /* threads that have seen the gate closed */
+static atomic_bool gate_open;
+
+static bool at_the_gate(void *ctx)
+{
+    static _Thread_local bool counted;
+
+    (void)ctx;
+    if (!counted) atomic_fetch_add(&waiting, 1);
+    counted = true;
+    return atomic_load(&gate_open);
+}
+
+static void nothing(void *ctx) { (void)ctx; }
+
+/* Streams of which the last one, which is looked at first, holds up who waits for all. */
+static void gate_new(cudaStream_t *streams, int count)
+{
+    cusim_reset(1, 1 << 20, CUSIM_LAZY, 1);
+    atomic_store(&waiting, 0);
+    atomic_store(&gate_open, false);
+    for (int i = 0; i < count; i++) CHECK_EQ(cudaStreamCreate(&streams[i]), cudaSuccess);
+    cusim_enqueue(streams[count - 1], at_the_gate, nothing, NULL);
+}
+
+static void *waits_for_all(void *answer)
+{
+    *(cudaError_t *)answer = cudaDeviceSynchronize();
+    return NULL;
+}
+
+static void *frees(void *answer)
+{
+    *(cudaError_t *)answer = cudaFree(*(void **)answer);
+    return NULL;
+}
+
+static void begin_waiting(pthread_t *thread, void *(*wait)(void *), void *answer)
+{
+    int before = atomic_load(&waiting);
+
+    CHECK_EQ(pthread_create(thread, NULL, wait, answer), 0);
+    while (atomic_load(&waiting) == before) usleep(100);
+}
+
+TEST(a_wait_for_all_is_for_what_was_there_before)
+{
+    cudaStream_t streams[3];
+    cudaError_t answer = cudaErrorUnknown;
+    pthread_t thread;
+
+    gate_new(streams, 3);
+    begin_waiting(&thread, waits_for_all, &answer);
+    cusim_enqueue(streams[0], never, nothing, NULL);
+    CHECK_EQ(cudaStreamDestroy(streams[1]), cudaSuccess);
+    atomic_store(&gate_open, true);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(answer, cudaSuccess);
+    cusim_reset(1, 1 << 20, CUSIM_LAZY, 1);
+}
+
+TEST(a_reset_ends_every_wait_and_the_next_life_knows_nothing_of_it)
+{
+    union { void *at; cudaError_t answer; } freed;
+    cudaError_t answer = cudaErrorUnknown;
+    cudaStream_t streams[3];
+    struct cusim_stats s;
+    pthread_t threads[2];
+
+    gate_new(streams, 3);
+    CHECK_EQ(cudaMalloc(&freed.at, 64), cudaSuccess);
+    begin_waiting(&threads[0], waits_for_all, &answer);
+    begin_waiting(&threads[1], frees, &freed);
+    cusim_reset(1, 1 << 20, CUSIM_LAZY, 1);
+    for (int i = 0; i < 2; i++) CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    CHECK_EQ(answer, cudaErrorContextIsDestroyed);
+    CHECK_EQ(freed.answer, cudaErrorContextIsDestroyed);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    cusim_get_stats(&s);
+    CHECK_EQ(s.mistakes, 0);
 }
 
 /* The other process: opens what came through the pipe, writes to it, and says so. */
