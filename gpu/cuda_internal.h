@@ -183,6 +183,9 @@ bool cuda_ok(struct cuda *c, cudaError_t r, const char *what);
 void cuda_sentence(char *out, size_t room, cudaError_t r, const char *what);
 /* Completes what has passed; answers whether anything has. */
 bool cuda_reap(struct cuda *c);
+/* In the midst of an item that has to wait for others: does the same and tells of it, and sleeps a little once nothing has
+ * passed for some looks, which *idle counts from 0. What the caller has condemned is dead afterwards. */
+void cuda_pause(struct cuda *c, unsigned *idle);
 /* Waits for all that the card has been given, and completes it, marks apart. */
 bool cuda_drain(struct cuda *c);
 

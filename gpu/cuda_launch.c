@@ -4,7 +4,6 @@
 #include "gpu/program.h"
 #include "gpu/whole.h"
 
-#include <sched.h>
 #include <string.h>
 
 enum {
@@ -276,17 +275,12 @@ static void slot_settle(struct ring_slot *s)
 static struct ring_slot *slot_take(struct cuda *c)
 {
     struct ring_slot *s = &c->ring[c->ring_next++ % RING_SLOTS];
+    unsigned idle = 0;
 
     while (s->used && !c->dead) {
         cudaError_t r = cudaEventQuery(s->event);
-        if (r == cudaSuccess) {
-            slot_settle(s);
-        } else if (r == cudaErrorNotReady) {
-            (void)cuda_reap(c);
-            sched_yield();
-        } else {
-            (void)cuda_ok(c, r, "waiting for a copy");
-        }
+        if (r == cudaErrorNotReady) cuda_pause(c, &idle);
+        else if (cuda_ok(c, r, "waiting for a copy")) slot_settle(s);
     }
     return c->dead ? NULL : s;
 }
@@ -362,10 +356,11 @@ struct places *places_of(struct cuda *c, const struct item *it)
 bool place_take(struct cuda *c, struct item *it)
 {
     struct places *p = places_of(c, it);
+    unsigned idle = 0;
 
     while (p->count == 0) {
         if (c->awaited == 0 && !cuda_drain(c)) return false;
-        (void)cuda_reap(c);
+        if (p->count == 0) cuda_pause(c, &idle);
         if (c->dead) return false;
     }
     it->place = p->free[--p->count];

@@ -459,21 +459,39 @@ static void tell(struct cuda *c)
 }
 
 /* With the lock held. Events have no descriptor to sleep on, so the thread looks again after a while. */
-static void rest(struct cuda *c, unsigned *idle)
+static void nap(struct cuda *c)
 {
     struct timespec until;
 
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += PAUSE_NS;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    pthread_cond_timedwait(&c->work_there, &c->lock, &until);
+}
+
+/* With the lock held. */
+static void rest(struct cuda *c, unsigned *idle)
+{
     if (c->awaited > 0 && !c->dead && ++*idle < SPINS) return;
     c->sleeping = true;
-    if (c->awaited == 0 || c->dead) {
-        pthread_cond_wait(&c->work_there, &c->lock);
-    } else {
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += PAUSE_NS;
-        if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
-        pthread_cond_timedwait(&c->work_there, &c->lock, &until);
-    }
+    if (c->awaited == 0 || c->dead) pthread_cond_wait(&c->work_there, &c->lock);
+    else nap(c);
     c->sleeping = false;
+}
+
+/* Work that is given meanwhile wakes nobody: its turn has not come. */
+void cuda_pause(struct cuda *c, unsigned *idle)
+{
+    bool moved = cuda_reap(c);
+
+    if (c->dead || (!moved && ++*idle < SPINS)) return;
+    if (moved) *idle = 0;
+    pthread_mutex_lock(&c->lock);
+    give_back(c);
+    tell(c);
+    if (c->condemned != cudaSuccess) (void)cuda_ok(c, c->condemned, "taking memory");
+    else if (!moved) nap(c);
+    pthread_mutex_unlock(&c->lock);
 }
 
 static bool turn(struct cuda *c, struct item_list given)

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Of cudaError_t; the tests of the plug-in compile where CUDA is not. */
 enum { SLOT_SIZE = 64 << 10, OUT_OF_MEMORY = 2, UNKNOWN_ERROR = 999 };
@@ -360,7 +361,7 @@ static void library_call(void *ctx, void *stream)
 
     l->calls++;
     if (stream == NULL) l->calls_without_stream++;
-    else sim_enqueue(stream, take_and_double, l);
+    else sim_enqueue(stream, NULL, take_and_double, l);
 }
 
 /* Small work on both sides of it, which is gathered. */
@@ -431,6 +432,144 @@ TEST(a_call_that_was_taken_comes_once_and_without_a_stream_when_the_device_is_lo
         CHECK_EQ(sim_plugin()->mem_live(), 0);
         close_gate(&gate);
     }
+}
+
+/* ---- an item that waits for others, in the midst of a turn of the device thread ---------------------------------------- */
+
+enum { SLOTS = 4, AT_ONCE = 8 };     /* the ring's, and statistics at once */
+
+/* A queue that stands still until it is let go. */
+struct hold {
+    struct gate gate;
+    sem_t told;
+    atomic_bool let_go;
+    int thread;              /* the device's */
+};
+
+static void tell_hold(void *ctx)
+{
+    struct hold *h = ctx;
+
+    pass_gate(&h->gate);
+    sem_post(&h->told);
+}
+
+static bool is_let_go(void *ctx) { return atomic_load(&((struct hold *)ctx)->let_go); }
+static void nothing(void *ctx) { (void)ctx; }
+
+static void hold_stream(void *ctx, void *stream)
+{
+    ((struct hold *)ctx)->thread = gettid();
+    sim_enqueue(stream, is_let_go, nothing, ctx);
+}
+
+static void hold_new(struct hold *h, struct device *d)
+{
+    put_gate(&h->gate, d);
+    sem_init(&h->told, 0, 0);
+    atomic_init(&h->gate.shut, false);
+    atomic_init(&h->let_go, false);
+    d->notify = tell_hold;
+    d->notify_ctx = h;
+}
+
+static void hold_end(struct hold *h)
+{
+    sem_destroy(&h->told);
+    close_gate(&h->gate);
+}
+
+/* As the kernel says. */
+static bool is_asleep(int thread)
+{
+    char name[64], state = '?';
+
+    snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
+    FILE *f = fopen(name, "r");
+    CHECK(f != NULL && fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
+    fclose(f);
+    return state == 'S';
+}
+
+enum waiting_item { WAITING_UPLOAD, WAITING_DOWNLOAD, WAITING_STATS, WAITING_ITEMS };
+
+/* More than fits at once, on a queue that stands still. */
+static void give_too_much(struct queue *q, struct dmem m, enum waiting_item what)
+{
+    static char host[(SLOTS + 2) * SLOT_SIZE];
+    static struct stats stats[AT_ONCE + 2];
+    uint64_t mark;
+
+    if (what == WAITING_UPLOAD) CHECK_EQ(device_upload(q, m, 0, host, sizeof host), STATUS_OK);
+    if (what == WAITING_DOWNLOAD) CHECK_EQ(device_download(q, host, m, 0, sizeof host), STATUS_OK);
+    for (int i = 0; i < AT_ONCE + 2 && what == WAITING_STATS; i++) {
+        CHECK_EQ(device_stats(q, m, (struct dmem){0}, DTYPE_f32, 4, &stats[i]), STATUS_OK);
+        CHECK_EQ(device_record(q, &mark), STATUS_OK);
+    }
+}
+
+/* Work of another queue is given with it, so that it passes while the item waits. */
+static void get_stuck(struct hold *h, struct queue *held, struct queue *other, struct dmem m[2], enum waiting_item what)
+{
+    uint64_t mark, passed = 0;
+
+    shut_gate(&h->gate, other);
+    CHECK_EQ(device_queue_call(held, hold_stream, h), STATUS_OK);
+    CHECK_EQ(device_zero(other, m[1], m[1].size), STATUS_OK);
+    CHECK_EQ(device_record(other, &mark), STATUS_OK);
+    give_too_much(held, m[0], what);
+    open_gate(&h->gate);
+    while (passed < mark) {
+        while (sem_wait(&h->told) != 0) continue;
+        CHECK_EQ(device_passed(other, &passed), STATUS_OK);
+    }
+}
+
+TEST(while_an_item_waits_for_others_the_thread_tells_of_what_passes_and_sleeps)
+{
+    need_sim();
+    for (unsigned seed = 3; seed < 6; seed++)
+        for (int what = 0; what < WAITING_ITEMS; what++) {
+            struct device *d = open_sim(seed);
+            struct queue *held = open_queue(d), *other = open_queue(d);
+            struct dmem m[2] = {room(d, (SLOTS + 2) * SLOT_SIZE), room(d, SLOT_SIZE)};
+            struct hold h;
+
+            hold_new(&h, d);
+            get_stuck(&h, held, other, m, (enum waiting_item)what);
+            while (!is_asleep(h.thread)) continue;
+            atomic_store(&h.let_go, true);
+            finish(held);
+            device_queue_free(held), device_queue_free(other);
+            device_mem_free(&m[0]), device_mem_free(&m[1]);
+            close_sim(d);
+            hold_end(&h);
+        }
+}
+
+TEST(an_error_that_the_caller_meets_ends_the_device_also_while_an_item_waits_for_others)
+{
+    need_sim();
+    for (unsigned seed = 3; seed < 6; seed++)
+        for (int what = 0; what < WAITING_ITEMS; what++) {
+            struct device *d = open_sim(seed);
+            struct queue *held = open_queue(d), *other = open_queue(d);
+            struct dmem m[2] = {room(d, (SLOTS + 2) * SLOT_SIZE), room(d, SLOT_SIZE)}, more;
+            struct hold h;
+
+            hold_new(&h, d);
+            get_stuck(&h, held, other, m, (enum waiting_item)what);
+            sim_fail("cudaMalloc", 1, UNKNOWN_ERROR);
+            CHECK_EQ(device_mem_new(d, SLOT_SIZE, &more, &error), STATUS_UNAVAILABLE);
+            CHECK_SAYS(error.text, "taking memory: CUDA error 999");
+            CHECK(d->lost);
+            atomic_store(&h.let_go, true);
+            device_queue_free(held), device_queue_free(other);
+            device_mem_free(&m[0]), device_mem_free(&m[1]);
+            device_free(d);
+            CHECK_EQ(sim_plugin()->mem_live(), 0);
+            hold_end(&h);
+        }
 }
 
 TEST(a_hard_limit_is_said_with_figures_and_changes_nothing_else)

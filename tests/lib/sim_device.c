@@ -171,9 +171,10 @@ static bool at_once(void *argument)
     return true;
 }
 
-void sim_enqueue(void *stream, void (*run)(void *argument), void *argument)
+void sim_enqueue(void *stream, bool (*ready)(void *argument), void (*run)(void *argument), void *argument)
 {
-    ((void (*)(void *, bool (*)(void *), void (*)(void *), void *))symbol("cusim_enqueue"))(stream, at_once, run, argument);
+    void (*enqueue)(void *, bool (*)(void *), void (*)(void *), void *) = symbol("cusim_enqueue");
+    enqueue(stream, ready != NULL ? ready : at_once, run, argument);
 }
 
 const char *sim_remains(void)

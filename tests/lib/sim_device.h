@@ -64,8 +64,8 @@ void sim_skip(const char *function, int nth);
 void sim_fault_kernel(int nth, int error);
 /* NCCL tells of this ncclResult_t when it is asked next. */
 void sim_nccl_async_error(int error);
-/* An action on a stream, in its order. */
-void sim_enqueue(void *stream, void (*run)(void *argument), void *argument);
+/* An action on a stream, in its order, and not before it is ready; NULL: it is. */
+void sim_enqueue(void *stream, bool (*ready)(void *argument), void (*run)(void *argument), void *argument);
 void sim_hold_compiler(bool on);
 /* The calling thread's current card and error, and another card. */
 void sim_thread(int *card, int *error);
