@@ -143,19 +143,17 @@ static void cuda_keep_memory(struct device *d, bool keep)
 
 /* ---- items --------------------------------------------------------------------------------------------------------------- */
 
-static struct item *item_new(struct queue *q, enum item_kind kind)
+static struct item *item_find(struct cuda *c)
 {
-    struct cuda *c = owner(q);
-
     pthread_mutex_lock(&c->lock);
     struct item *it = c->spare;
     if (it != NULL) c->spare = it->next;
     pthread_mutex_unlock(&c->lock);
-    if (it == NULL) it = mem_new(sizeof *it);
-    if (it == NULL) {
-        error_set(&c->device.error, REASON_NO_MEMORY, "no memory to queue work for the GPU");
-        return NULL;
-    }
+    return it != NULL ? it : mem_new(sizeof *it);
+}
+
+static void item_begin(struct item *it, struct queue *q, enum item_kind kind)
+{
     it->next = NULL;
     it->queue = queue_of(q);
     it->kind = kind;
@@ -168,6 +166,38 @@ static struct item *item_new(struct queue *q, enum item_kind kind)
     it->from = NULL;
     it->count = 0;
     it->compiled = NULL;
+}
+
+static struct item *item_new(struct queue *q, enum item_kind kind)
+{
+    struct cuda *c = owner(q);
+    struct item *it = item_find(c);
+
+    if (it != NULL) item_begin(it, q, kind);
+    else error_set(&c->device.error, REASON_NO_MEMORY, "no memory to queue work for the GPU");
+    return it;
+}
+
+/* A mark never fails for lack of memory: what is to be done when it has passed cannot be done in its place. The queue has one
+ * of its own, for which the last record that took it must have passed. */
+static struct item *record_new(struct queue *queue)
+{
+    struct cuda_queue *q = queue_of(queue);
+    struct cuda *c = owner(queue);
+    struct item *it = item_find(c);
+
+    if (it == NULL) {
+        it = &q->reserve;
+        pthread_mutex_lock(&c->lock);
+        c->waiting = true;
+        while (atomic_load_explicit(&q->reserve_used, memory_order_acquire) && !failed(c))
+            pthread_cond_wait(&c->moved, &c->lock);
+        c->waiting = false;
+        pthread_mutex_unlock(&c->lock);
+        if (failed(c)) return NULL;
+        atomic_store_explicit(&q->reserve_used, true, memory_order_relaxed);
+    }
+    item_begin(it, queue, ITEM_RECORD);
     return it;
 }
 
@@ -336,8 +366,8 @@ static enum status cuda_record(struct queue *q, uint64_t *mark)
     struct cuda *c = owner(q);
 
     if (failed(c)) return lost(c, &c->device.error);
-    struct item *it = item_new(q, ITEM_RECORD);
-    if (it == NULL) return no_memory();
+    struct item *it = record_new(q);
+    if (it == NULL) return lost(c, &c->device.error);
     *mark = it->mark = q->mark + 1;
     give(it);
     return STATUS_OK;

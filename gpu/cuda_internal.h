@@ -110,6 +110,8 @@ struct cuda_queue {
     struct item *held;                       /* a record that waits for what is pending */
     struct pending pending[PHASES];
     struct item goodbye;
+    struct item reserve;                     /* a record for which there is no other item */
+    _Atomic bool reserve_used;
     bool gone;                               /* under the lock */
 };
 

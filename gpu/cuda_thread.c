@@ -48,6 +48,11 @@ static struct item *take_first(struct item_list *l)
 
 static void recycle(struct cuda *c, struct item *it)
 {
+    if (it == &it->queue->reserve) {
+        atomic_store_explicit(&it->queue->reserve_used, false, memory_order_release);
+        c->news = true;
+        return;
+    }
     it->next = c->done;
     c->done = it;
 }

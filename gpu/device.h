@@ -229,7 +229,8 @@ void device_pin_free(struct device *d, void *pin);
 
 enum status device_queue_new(struct device *d, struct queue **out, struct error *e) MUST_CHECK;
 void device_queue_free(struct queue *q);               /* waits for its work */
-/* The point after all that the queue has been given so far. Marks of one queue rise. */
+/* The point after all that the queue has been given so far. Marks of one queue rise. It never fails for lack of memory:
+ * like passed and wait it answers OK, or the loss of the device. */
 enum status device_record(struct queue *q, uint64_t *mark) MUST_CHECK;
 /* Later work of q begins after `mark` of `other` has passed. The mark must have been recorded, so that no two queues
  * can wait for one another. `other` may be freed afterwards. */

@@ -7,6 +7,7 @@
 #include "tests/lib/sim_device.h"
 #include "tests/lib/test.h"
 
+#include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -570,6 +571,61 @@ TEST(an_error_that_the_caller_meets_ends_the_device_also_while_an_item_waits_for
             CHECK_EQ(sim_plugin()->mem_live(), 0);
             hold_end(&h);
         }
+}
+
+/* ---- marks without memory ------------------------------------------------------------------------------------------------ */
+
+/* Whether memory was wanted for it, of which there is none. */
+static bool record_without_memory(struct queue *q, uint64_t *mark)
+{
+    sim_plugin()->mem_fault_at(1);
+    CHECK_EQ(device_record(q, mark), STATUS_OK);
+    bool hit = sim_plugin()->mem_fault_hit();
+    sim_plugin()->mem_fault_at(0);
+    return hit;
+}
+
+struct opener { struct gate *gate; int thread; };
+
+static void *open_when_asleep(void *ctx)
+{
+    struct opener *o = ctx;
+
+    while (!is_asleep(o->thread)) continue;
+    open_gate(o->gate);
+    return NULL;
+}
+
+/* A second one waits until the first has passed. */
+TEST(a_mark_never_fails_for_lack_of_memory)
+{
+    need_sim();
+    for (unsigned seed = 3; seed < 6; seed++) {
+        struct device *d = open_sim(seed);
+        struct queue *q = open_queue(d);
+        struct gate gate = {.shut = false};
+        put_gate(&gate, d);
+        struct opener opener = {&gate, gettid()};
+        struct dmem m = room(d, SLOT_SIZE);
+        uint64_t first, second, passed;
+        pthread_t thread;
+
+        shut_gate(&gate, q);
+        do CHECK_EQ(device_zero(q, m, m.size), STATUS_OK);
+        while (!record_without_memory(q, &first));
+        CHECK_EQ(device_zero(q, m, m.size), STATUS_OK);
+        CHECK_EQ(pthread_create(&thread, NULL, open_when_asleep, &opener), 0);
+        CHECK(record_without_memory(q, &second));
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+        CHECK(second > first);
+        CHECK_EQ(device_passed(q, &passed), STATUS_OK);
+        CHECK(passed >= first);
+        CHECK_EQ(device_wait(q, second), STATUS_OK);
+        device_queue_free(q);
+        device_mem_free(&m);
+        close_sim(d);
+        close_gate(&gate);
+    }
 }
 
 TEST(a_hard_limit_is_said_with_figures_and_changes_nothing_else)
