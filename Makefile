@@ -42,8 +42,11 @@ DAEMON_SOURCES := $(filter-out $(MAINS) gpu/cuda%,$(wildcard service/base/*.c ap
 SOURCES := $(DAEMON_SOURCES) $(filter-out $(MAINS),$(wildcard api/client/*.c api/paramctl/*.c))
 CLIENT_SOURCES := $(filter-out service/main.c service/settings.c service/notify.c service/transport_% web/% api/paramctl/%,$(SOURCES)) \
 	$(wildcard web/viz/*.c)
+# All but the doors: what fuzzers ask for.
+FUZZED := $(filter-out service/transport_% web/%,$(DAEMON_SOURCES)) $(wildcard web/viz/*.c)
 TEST_LIB := $(wildcard tests/lib/*.c)
 TESTS := $(wildcard tests/unit/test_*.c tests/device/test_*.c tests/system/test_*.c) $(if $(HAVE_CUDA),$(wildcard tests/cusim/test_*.c))
+FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 BENCHES := $(wildcard tests/bench/bench_*.c)
 BENCH_LIB := $(filter-out $(BENCHES),$(wildcard tests/bench/*.c))
 
@@ -71,7 +74,7 @@ $(OBJ)/%.o: %.c | deps-build
 # brought in by the assembler
 $(OBJ)/web/page.o: $(wildcard web/ui/*)
 
-$(OBJ)/all.a: $(call objects,$(SOURCES))
+$(OBJ)/all.a: $(call objects,$(if $(filter fuzz,$(BUILD)),$(FUZZED),$(SOURCES)))
 	@rm -f $@
 	$(call say,AR) ar rcs $@ $^
 
@@ -201,11 +204,11 @@ $(OUT)/tests/cusim/%: $(OBJ)/tests/cusim/%.o $(CUSIM_SAMPLE) $(call objects,$(CU
 	@mkdir -p $(@D)
 	$(call say,LD) $(CC) $(CFLAGS) $(filter %.o,$^) $(OBJ)/all.a $(LIBS) -ldl -o $@
 $(OUT)/tests/cusim/test_group_nccl: $(call cusim_objects,$(CUDA_SOURCES) $(CUDA_KERNELS))
-# The same kernels as real PTX.
+# The same kernels as real PTX, for every variant, of which two may be built at once.
 CUSIM_PTX := build/obj/cusim/sample.ptx
 $(CUSIM_PTX): tests/cusim/sample/kernels.cu tests/cusim/sample/kernels.h gpu/half.h
 	@mkdir -p $(@D)
-	$(call say,PTX) $(CUDA_HOME)/bin/nvcc -ptx -std=c++17 -fmad=false -arch=compute_90 -I. $< -o $@
+	$(call say,PTX) $(CUDA_HOME)/bin/nvcc -ptx -std=c++17 -fmad=false -arch=compute_90 -I. $< -o $@.$(BUILD) && mv $@.$(BUILD) $@
 $(OUT)/tests/cusim/test_ptxi: | $(if $(wildcard $(CUDA_HOME)/bin/nvcc),$(CUSIM_PTX))
 else
 $(OUT)/paramd-cusim.so:
@@ -271,15 +274,22 @@ SCRIPTS := tests/unit/test_headers.sh tests/unit/test_cuda_link.sh tests/unit/te
 THREADED := $(filter tests/cusim/test_cusim.c tests/cusim/test_nccl.c tests/cusim/test_group_nccl.c %test_mailbox.c %test_log.c \
 	%test_store.c %test_server.c %test_plane.c tests/device/test_device.c tests/device/test_cuda.c tests/device/test_cuda_program.c \
 	tests/system/%,$(TESTS))
-test: deps-test
-	@$(MAKE) --no-print-directory BUILD=release all test-bins fuzz-bins
-	@$(MAKE) --no-print-directory BUILD=asan all test-bins
+# All variants share the processors: none of them waits for the last file of another.
+.PHONY: test-builds test-release test-asan test-tsan
+test-builds: test-release test-asan test-tsan fuzz-bins
+test-release test-asan: test-%:
+	@$(MAKE) --no-print-directory BUILD=$* all test-bins
+test-tsan:
 	@$(MAKE) --no-print-directory BUILD=tsan all $(if $(HAVE_CUDA),build/tsan/paramd-cusim.so) $(patsubst tests/%.c,build/tsan/tests/%,$(THREADED))
-	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/run -t 600 \
-		$(patsubst tests/%.c,build/tests/%,$(TESTS)) $(SCRIPTS) \
-		$(patsubst tests/%.c,build/asan/tests/%,$(filter-out tests/device/test_kernels.c,$(TESTS))) \
-		$(patsubst tests/%.c,build/tsan/tests/%,$(THREADED)) \
-		$(patsubst %,build/fuzz/%,$(FUZZERS))
+# The longest come first, the shortest last, so that none is left over at the end.
+RUN := $(patsubst tests/%.c,build/tsan/tests/%,$(THREADED)) $(SCRIPTS) $(patsubst %,build/fuzz/%,$(FUZZERS)) \
+	$(patsubst tests/%.c,build/asan/tests/%,$(filter-out tests/device/test_kernels.c,$(TESTS))) \
+	$(patsubst tests/%.c,build/tests/%,$(TESTS))
+# Those that mostly wait, for time-outs of a daemon or for one another.
+WAITING := $(filter %/test_remote %/test_same_host %/test_rest.py %/test_cuda.py %/test_python.py %/test_paramctl.py,$(RUN))
+test: deps-test
+	@$(MAKE) --no-print-directory test-builds
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/run -t $$((580 + $(FUZZ_SECONDS))) -w "$(WAITING)" $(filter-out $(WAITING),$(RUN))
 
 # The suites that run on the CUDA stand-in as on every device, lazy, random and eager; test-long takes other seeds so often.
 SIM_ROUNDS := 20
@@ -296,10 +306,9 @@ bench: deps-bench all
 bench-bins: $(BENCH_BINS)
 
 # Fuzzers are a variant of their own: clang, with coverage in everything they test.
-FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 fuzz-bins:
 	@$(MAKE) --no-print-directory BUILD=fuzz CC=clang $(patsubst %,build/fuzz/%,$(FUZZERS))
-$(OBJ)/lib.a: $(call objects,$(filter-out %/test.c,$(TEST_LIB)))
+$(OBJ)/lib.a: $(call objects,tests/lib/books.c tests/lib/late_device.c)
 	@rm -f $@
 	$(call say,AR) ar rcs $@ $^
 build/fuzz/%: $(OBJ)/tests/fuzz/%.o $(OBJ)/lib.a $(OBJ)/all.a
@@ -312,14 +321,14 @@ help:
 	@echo "make            build/paramd build/paramctl build/libparamd.so build/libparamd.a; build/paramd-cuda.so where nvcc is"
 	@echo "make demo       4 trainers learn handwritten digits over the store, sync and async"
 	@echo "make run        the daemon alone, on 127.0.0.1"
-	@echo "make test       all tests (about 15 minutes on 2 cores); make test-long for more"
+	@echo "make test       all tests (about 10 minutes on 2 cores); make test-long for more"
 	@echo "make bench      push, pull and update in figures on this machine, beside others"
 	@echo "make fuzz-long  each fuzzer for an hour"
 	@echo "make gpu-check-bundle  a tar to unpack on a machine with a GPU, and check.sh in it to run there"
 	@echo "make deps       installs the Debian packages that are missing; the targets above do so themselves"
 	@echo "BUILD=release|debug|asan|tsan  CC=gcc|clang  V=1"
 
--include $(shell find build/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(OBJ) -name '*.d' 2>/dev/null)
 
 clean:
 	rm -rf build
