@@ -41,7 +41,7 @@ static __device__ __forceinline__ void step_elements(const kernel_tensor &t, con
 
 template <class T, class RULE>
 static __device__ KERNEL_INLINE void step_tensor(const kernel_tensor &t, const real_of<T> *scalars, uint64_t index,
-                                                   uint64_t stride)
+                                                 uint64_t stride)
 {
     uint64_t groups = t.wide ? t.count / 4 : 0;
 
