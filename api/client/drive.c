@@ -5,6 +5,7 @@
 #include "service/base/mem.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -13,7 +14,10 @@
 
 enum {
     LOOK_MS = 500,               /* how often the background thread looks whether somebody drives */
-    MOMENT_MS = 2                /* how long it leaves small requests to a caller who has driven since it looked last */
+    MOMENT_MS = 2,               /* how long it leaves small requests to a caller who has driven since it looked last */
+    /* How long a call of many slices looks for the next answer before it sleeps. A sleeper is woken on the processor of
+     * whoever wakes it, where there are few, and daemon and client then take turns on one. */
+    LOOK_NS = 200000
 };
 
 /* ---- one turn ---------------------------------------------------------------------------------------------------- */
@@ -71,6 +75,18 @@ static unsigned watch_links(struct paramd *kv, struct pollfd fds[FDS_MAX], unsig
     return from[kv->link_count];
 }
 
+static int poll_until(struct pollfd *fds, unsigned count, uint64_t due, bool sliced)
+{
+    uint64_t end = sliced ? clock_ns() + LOOK_NS : 0;
+
+    while (sliced && clock_ns() < end) {
+        int ready = poll(fds, count, 0);
+        if (ready != 0) return ready;
+        sched_yield();
+    }
+    return poll(fds, count, timeout_of(due));
+}
+
 /* Polls, without the lock, until something can be read or written, or it is time. */
 static void poll_links(struct paramd *kv, uint64_t due, bool *readable)
 {
@@ -81,8 +97,9 @@ static void poll_links(struct paramd *kv, uint64_t due, bool *readable)
     kv->poll_until = due;
     memcpy(kv->polled, fds, kv->polled_count * sizeof fds[0]);
     kv->driving = true;
+    bool sliced = kv->sliced > 0;
     pthread_mutex_unlock(&kv->lock);
-    int ready = poll(fds, from[kv->link_count], timeout_of(due));
+    int ready = poll_until(fds, from[kv->link_count], due, sliced);
     pthread_mutex_lock(&kv->lock);
     kv->driving = false;
     if (ready <= 0) return;

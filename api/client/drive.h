@@ -33,6 +33,7 @@ struct paramd {
 
     bool driving, background_drives;
     unsigned waiters;
+    unsigned sliced;             /* calls of many slices that wait */
     uint64_t turns;              /* of threads that waited */
     uint64_t poll_until;         /* while somebody drives: when he wakes by himself, and what he polls */
     struct pollfd polled[1 + LANES_MAX * LINK_FDS_MAX];

@@ -108,12 +108,14 @@ enum status slices_run(struct paramd *kv, const struct tensors *push, const stru
 {
     struct slices pushes = {.kv = kv, .t = push, .begin = op_push}, pulls = {.kv = kv, .t = pull, .begin = begin_pull};
 
+    kv->sliced++;
     do {
         begin(&pushes, count_of(&pushes));
         while (take(&pulls, false)) continue;
         if (pull != NULL && pushes.failed.status == STATUS_OK)
             begin(&pulls, push != NULL ? pushes.over : count_of(&pulls));
     } while (take(&pushes, true) || take(&pulls, true));
+    kv->sliced--;
     *e = pushes.failed.status != STATUS_OK ? pushes.failed : pulls.failed;
     return e->status;
 }
