@@ -234,11 +234,32 @@ static void stop_thread(struct paramd *kv)
     pthread_join(kv->thread, NULL);
 }
 
+/* ---- forks -------------------------------------------------------------------------------------------------------- */
+
+/* Forks between the first handle and this process. Each call looks at it, where asking the kernel for the process's number
+ * is a twentieth of a small push. */
+static atomic_uint forks;
+static int no_forks_seen;        /* why they are not counted; 0: they are */
+
+static void count_fork(void) { atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed); }
+static void begin_count(void) { no_forks_seen = pthread_atfork(NULL, NULL, count_fork); }
+
+static enum status remember_forks(struct paramd *kv, struct error *e)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, begin_count);
+    kv->forks = atomic_load_explicit(&forks, memory_order_relaxed);
+    return no_forks_seen == 0 ? STATUS_OK : error_set(e, REASON_SYSTEM, "forks cannot be seen: %s", strerror(no_forks_seen));
+}
+
+bool drive_has_forked(const struct paramd *kv) { return kv->forks != atomic_load_explicit(&forks, memory_order_relaxed); }
+
 /* ---- entering and leaving ---------------------------------------------------------------------------------------- */
 
 enum status drive_enter(struct paramd *kv, struct error *e)
 {
-    if (kv->pid != getpid())
+    if (drive_has_forked(kv))
         return error_set(e, REASON_FORKED, "this handle was opened before the process forked: open one in the child");
     if (atomic_load(&kv->inside) && pthread_equal(kv->inside_thread, pthread_self()))
         return error_set(e, REASON_REENTRANT, "the store cannot be used from inside its updater function");
@@ -330,12 +351,12 @@ enum status drive_new(const struct client_type *type, struct client_options *opt
     }
     kv->type = *type;
     kv->options = *options;
-    kv->pid = getpid();
     kv->kick = -1;
     init_locks(kv);
     c.options = &kv->options;
 
-    enum status s = fill_random(c.seed, sizeof c.seed, e);
+    enum status s = remember_forks(kv, e);
+    if (s == STATUS_OK) s = fill_random(c.seed, sizeof c.seed, e);
     if (s == STATUS_OK && !options->own_worker) s = fill_random(&kv->options.worker, sizeof kv->options.worker, e);
     if (s == STATUS_OK) s = open_kick(kv, e);
     if (s == STATUS_OK) s = engine_new(&c, clock_ms(), &kv->engine, e);

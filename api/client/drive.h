@@ -15,7 +15,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/types.h>
 
 struct seat;
 
@@ -23,7 +22,7 @@ struct paramd {
     pthread_mutex_t lock;
     pthread_cond_t turn;         /* for those who wait: something has finished, or nobody drives */
     pthread_cond_t idle;         /* for the background thread: something is to be done */
-    pid_t pid;                   /* of the process that opened it */
+    unsigned forks;              /* before it was opened */
     struct client_type type;
     struct client_options options;
     struct engine *engine;
@@ -61,6 +60,8 @@ void drive_free(struct paramd *kv);
 enum status drive_enter(struct paramd *kv, struct error *e) MUST_CHECK;
 /* Sends what was begun meanwhile, has somebody look after it, and unlocks. */
 void drive_leave(struct paramd *kv);
+/* Whether this is a child of the process that opened the handle, made by fork(). */
+bool drive_has_forked(const struct paramd *kv);
 /* Between the two: waits until the operation is finished, at most until the time. */
 void drive_until(struct paramd *kv, const struct op *op, uint64_t until_ms);
 

@@ -176,7 +176,7 @@ void paramd_close(struct paramd *kv)
     struct error e;
 
     /* Threads and connections of the parent are not ours to end. */
-    if (kv == NULL || kv->pid != getpid()) return;
+    if (kv == NULL || drive_has_forked(kv)) return;
     if (drive_enter(kv, &e) != STATUS_OK) return;
     if (engine_joined(kv->engine)) (void)leave(kv, LEAVE_MS, &e);
     drive_leave(kv);
