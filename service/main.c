@@ -266,23 +266,36 @@ static enum status add_door(open_door *open, const char *url, struct transport *
     return s;
 }
 
-/* Without --bulk it stands beside the front door: its host and the port after it, or any port when the front door took
- * any, or the last one there is. */
-static void standard_bulk(const char *listen, char out[300])
-{
-    const char *colon = strrchr(listen, ':');
-
-    if (strncmp(listen, "tcp://", 6) != 0 || colon == NULL || colon - listen > 200) {
-        snprintf(out, 300, "tcp://127.0.0.1:0");
-        return;
-    }
-    unsigned long port = strtoul(colon + 1, NULL, 10);
-    snprintf(out, 300, "%.*s:%lu", (int)(colon - listen), listen, port > 0 && port < UINT16_MAX ? port + 1 : 0);
-}
-
 static bool is_off(const char *setting) { return setting != NULL && strcmp(setting, "off") == 0; }
 
 static bool is_unix(const char *url) { return strncmp(url, "ipc://", 6) == 0 || strncmp(url, "unix://", 7) == 0; }
+
+/* 0: it names none. */
+static unsigned long port_of(const char *address)
+{
+    const char *colon = strrchr(address, ':');
+    return colon != NULL && !is_unix(address) ? strtoul(colon + 1, NULL, 10) : 0;
+}
+
+static bool is_given(const struct settings *s, unsigned long port)
+{
+    for (unsigned i = 0; i < s->listen.count; i++)
+        if (port_of(s->listen.at[i]) == port) return true;
+    return port_of(s->admin) == port || port_of(s->probe) == port;
+}
+
+/* Without --bulk it stands beside the front door: its host and the port after it, or any port when the front door took
+ * any, or the last one there is, or when that port has been given to another door. */
+static void standard_bulk(const struct settings *s, char out[300])
+{
+    const char *listen = s->listen.at[0], *colon = strrchr(listen, ':');
+    unsigned long port = port_of(listen);
+
+    if (port > 0) port = port < UINT16_MAX && !is_given(s, port + 1) ? port + 1 : 0;
+    if (strncmp(listen, "tcp://", 6) != 0 || colon == NULL || colon - listen > 200)
+        snprintf(out, 300, "tcp://127.0.0.1:0");
+    else snprintf(out, 300, "%.*s:%lu", (int)(colon - listen), listen, port);
+}
 
 static enum status open_doors(struct error *e)
 {
@@ -296,7 +309,7 @@ static enum status open_doors(struct error *e)
         st = at_flag("listen", add_door(is_unix(s->listen.at[i]) ? transport_sp_open : transport_nanomsg_open,
                                         s->listen.at[i], &t, e), e);
     if (st != STATUS_OK || is_off(s->bulk)) return st;
-    standard_bulk(s->listen.at[0], beside);
+    standard_bulk(s, beside);
     const char *url = s->bulk != NULL ? s->bulk : beside;
     st = at_flag("bulk", add_door(transport_sp_open, url, &the.bulk, e), e);
     if (st != STATUS_OK) return st;

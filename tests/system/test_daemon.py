@@ -385,11 +385,12 @@ class Life(unittest.TestCase):
             d.proc.send_signal(signal.SIGTERM)
             self.assertEqual(d.proc.wait(8), 0)
 
-    def test_the_bulk_door_stands_at_the_port_after_the_front_door(self):
-        flags = ["--admin", "127.0.0.1:0", "--probe", "127.0.0.1:0"]
+    def beside(self, *others):
+        """The port of a front door, and the bulk door's beside it. `others`: flags with {next} for the port after it."""
         for _ in range(20):  # until two free ports lie side by side
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = free.getsockname()[1]
+            flags = [word.format(next=port + 1) for word in ("--admin", "127.0.0.1:0", "--probe", "127.0.0.1:0", *others)]
             proc = subprocess.Popen([PARAMD, "--listen", f"tcp://127.0.0.1:{port}", *flags], stdout=subprocess.PIPE,
                                     stderr=subprocess.DEVNULL, text=True, env=CLEAN)
             line = proc.stdout.readline()
@@ -397,7 +398,18 @@ class Life(unittest.TestCase):
             proc.communicate(timeout=10)
             if line:
                 break
-        self.assertIn(f"data=tcp://127.0.0.1:{port} bulk=tcp://127.0.0.1:{port + 1} ", line)
+        self.assertIn(f"data=tcp://127.0.0.1:{port}", line)
+        return port, int(re.search(r" bulk=tcp://127\.0\.0\.1:(\d+) ", line).group(1))
+
+    def test_the_bulk_door_stands_at_the_port_after_the_front_door(self):
+        port, bulk = self.beside()
+        self.assertEqual(bulk, port + 1)
+
+    def test_where_the_next_port_is_given_to_another_door_the_bulk_door_takes_a_free_one(self):
+        for flag, prefix in (("--listen", "tcp://"), ("--admin", ""), ("--probe", "")):
+            with self.subTest(flag):
+                port, bulk = self.beside(flag, prefix + "127.0.0.1:{next}")
+                self.assertNotIn(bulk, (port, port + 1))
 
     def test_sigterm_and_sigint_end_it_with_0_and_at_once_when_idle(self):
         for number in (signal.SIGTERM, signal.SIGINT):
