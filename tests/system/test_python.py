@@ -857,6 +857,13 @@ class DaemonWithoutBulk(Daemon):
     daemon_arguments = {'bulk': False}
 
 
+class Doors(Case):
+    def test_one_that_is_off_has_no_address(self):
+        with paramd.daemon.Daemon('--admin', 'off', '--probe', 'off', bulk=False) as daemon:
+            self.assertTrue(daemon.url)
+            self.assertEqual([daemon.bulk, daemon.admin, daemon.probe], [None, None, None])
+
+
 class Workers(Remote):
     """Several workers of one store."""
 

@@ -42,7 +42,7 @@ def end_with_parent(libc=ctypes.CDLL(None), signal_number=signal.SIGKILL):
 
 
 class Daemon:
-    """A running daemon. Its doors are attributes: url (front), bulk, admin, probe; bulk is None when it is off.
+    """A running daemon. Its doors are attributes: url (front), bulk, admin, probe; None for one that is off.
 
     bulk: False starts it with `--bulk off`. arguments: more of its command line.
     RuntimeError with what it printed when it does not get ready."""
@@ -81,9 +81,8 @@ class Daemon:
             raise RuntimeError(f'the daemon said {line!r} in place of its ready line')
         first = {name: value.split(',')[0] for name, value in words.items()}
         self.url = first['data']
-        self.bulk = None if first.get('bulk', 'off') == 'off' else first['bulk']
-        self.admin = first.get('admin')
-        self.probe = first.get('probe')
+        self.bulk, self.admin, self.probe = (None if first.get(door, 'off') == 'off' else first[door]
+                                             for door in ('bulk', 'admin', 'probe'))
 
     def log(self, lines=20):
         """The last lines that it wrote to stderr."""
