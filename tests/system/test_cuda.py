@@ -306,6 +306,7 @@ with paramd.kv.create("dist_sync", sys.argv[1], store="plane", num_workers=1, ro
     assert "each key once" in refused(kv, kv.plane_push, ["a", "a"], [w, w])[1]
     assert "each key once" in refused(kv, kv.plane_push, "a", [w, w])[1]
     assert refused(kv, kv.plane_push, "a", w)[0] == "no-plane"
+    assert "'0' is no GPU" in refused(kv, kv.plane_join, 0)[1]
     # The stand-in for NCCL joins what is in one process, and the daemon is another.
     assert refused(kv, kv.plane_join)[0] == "plane-broken"
     # What reaches the library: keys, gradients and outputs, in their order.

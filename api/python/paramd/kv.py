@@ -477,10 +477,11 @@ class KVStore:
     # -- the plane: trainers with GPUs
 
     def plane_join(self, device='cuda:0'):
-        """Joins the plane of a dist_sync store with a GPU of this process: the GPUs of its workers and that of its daemon
-        then sum gradients among themselves, by NCCL. Answers when all workers have asked; Aborted, reason plane-broken,
-        names who is missing. Nothing of this has run on a GPU yet: it is tested on a stand-in."""
-        self._wait_for(self._lib.paramd_plane_join, device.encode())
+        """Joins the plane of a dist_sync store with a GPU of this process (a torch.device does, too): the GPUs of its
+        workers and that of its daemon then sum gradients among themselves, by NCCL. Answers when all workers have asked;
+        Aborted, reason plane-broken, names who is missing. Nothing of this has run on a GPU yet: it is tested on a
+        stand-in."""
+        self._wait_for(self._lib.paramd_plane_join, str(device).encode())
 
     def plane_push(self, key, value, out=None):
         """Pushes keys on the plane, and with out (the same arrays, if you like) pulls what the updater makes of the sums.
