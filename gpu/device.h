@@ -94,13 +94,14 @@ struct step {
     uint64_t stream;                 /* where the random numbers of this step begin */
     const struct program *program;   /* of RULE_program; must live until a mark taken after the step has passed */
     uint32_t *flags;                 /* WORK_ bits; must not be NULL */
+    struct rule_scalars scalars;         /* all set: steps with the same ones go to a GPU together */
     /* Of these only what the rule has is looked at. */
-    struct rule_scalars scalars;
     struct dmem slots[STEP_SLOTS_MAX];   /* step_slots of them, in dtype_sum(type), changed in place */
     double program_scalars[PROGRAM_SCALARS_MAX];
 };
 
-/* A step of assign without operands. A small push is over before the kilobyte behind `scalars` would be zeroed. */
+/* A step of assign without operands, whose scalars are still to be set. A small push is over before the kilobyte from
+ * there on would be zeroed. */
 static inline void step_init(struct step *s, enum dtype type, size_t count, uint32_t *flags)
 {
     memset(s, 0, offsetof(struct step, scalars));
