@@ -348,15 +348,31 @@ static json_t *store_row(const struct store *s)
                      "workers", s != NULL ? (json_int_t)s->members : 0, "dead", s != NULL ? (json_int_t)s->dead : 0);
 }
 
+static int by_name(const void *a, const void *b)
+{
+    const struct store *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+/* By name: what a person reads, and picks from, has an order that stays. */
 void method_ListStores(struct request *r, json_t *in)
 {
-    json_t *items = json_array();
-    size_t at = 0;
+    const struct map *stores = r->server->core.stores;
+    size_t at = 0, count = 0;
+    struct error e;
+    const struct store **all = mem_new((map_count(stores) + 1) * sizeof *all);
 
     (void)in;
+    if (all == NULL) {
+        (void)refused(r, error_set(&e, REASON_NO_MEMORY, "no memory for the list of stores"), &e);
+        return;
+    }
+    json_t *items = json_array();
+    while ((all[count] = map_next(stores, &at)) != NULL) count++;
+    qsort(all, count, sizeof *all, by_name);
     if (default_unset(r->server)) append(&items, store_row(NULL));
-    for (const struct store *s; (s = map_next(r->server->core.stores, &at)) != NULL;)
-        append(&items, store_row(s));
+    for (size_t i = 0; i < count; i++) append(&items, store_row(all[i]));
+    mem_free(all);
     answer_json(r, json_pack("{s:o}", "items", items));
 }
 

@@ -159,6 +159,16 @@ class Case(unittest.TestCase):
 
 
 class Stores(Case):
+    def test_they_are_listed_by_name_default_first_until_it_is_set(self):
+        names = ["b", "zz", "a", "ab", "d", "e", "B"]
+        with Running() as d:
+            for name in names:
+                d.ask("POST", "/v1/stores", {"store": name, "type": "dist_async"})
+            listed = lambda: [s["store"] for s in d.ask("GET", "/v1/stores")[2]["items"]]
+            self.assertEqual(listed(), ["default", *sorted(names)])
+            d.ask("POST", "/v1/stores", {"store": "default", "type": "dist_async"})
+            self.assertEqual(listed(), sorted([*names, "default"]))
+
     def test_default_is_listed_before_it_is_set_and_set_by_its_create(self):
         with Running() as d:
             status, _, all_ = d.ask("GET", "/v1/stores")
