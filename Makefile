@@ -321,7 +321,7 @@ help:
 	@echo "make            build/paramd build/paramctl build/libparamd.so build/libparamd.a; build/paramd-cuda.so where nvcc is"
 	@echo "make demo       4 trainers learn handwritten digits over the store, sync and async"
 	@echo "make run        the daemon alone, on 127.0.0.1"
-	@echo "make test       all tests (about 10 minutes on 2 cores); make test-long for more"
+	@echo "make test       all tests (10 to 20 minutes on 2 cores); make test-long for more"
 	@echo "make bench      push, pull and update in figures on this machine, beside others"
 	@echo "make fuzz-long  each fuzzer for an hour"
 	@echo "make gpu-check-bundle  a tar to unpack on a machine with a GPU, and check.sh in it to run there"

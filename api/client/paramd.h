@@ -135,8 +135,9 @@ PARAMD_API int paramd_init(struct paramd *kv, size_t count, const struct paramd_
                            const struct paramd_tensor *values, struct paramd_error *e);
 
 /* Pushes. A key may occur several times: its values are summed first (in the order given; large ones for a store of type
- * nccl in the process by its GPUs, in an order of theirs) and count as one contribution. Answers when every contribution is recorded: it will be counted exactly once. All keys are checked
- * (NOT_FOUND, INVALID_ARGUMENT with both shapes) before anything is sent. priority: larger runs first. */
+ * nccl in the process by its GPUs, in an order of theirs) and count as one contribution. Answers when every contribution
+ * is recorded: it will be counted exactly once. All keys are checked (NOT_FOUND, INVALID_ARGUMENT with both shapes)
+ * before anything is sent. priority: larger runs first. */
 PARAMD_API int paramd_push(struct paramd *kv, size_t count, const struct paramd_key *keys,
                            const struct paramd_tensor *values, int priority, struct paramd_error *e);
 
