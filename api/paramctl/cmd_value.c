@@ -118,7 +118,7 @@ static int fetch(const struct ctl *c, struct opened *o, struct fetch *f, bool wa
     if (paramd_pull_newer_start(o->kv, f->count, f->keys, f->tensors, wait ? f->newer : NULL, f->versions, wait, 0, &op,
                                 &e) != 0)
         return complain(c, &e);
-    if (wait) paramd_op_deadline(op, TIMEOUT_MAX_MS);
+    if (wait) paramd_op_deadline(op, c->timeout > 0 ? (uint32_t)(c->timeout * 1000) : TIMEOUT_MAX_MS);
     while (!paramd_op_wait(op, UINT32_MAX, &result, &e)) continue;
     paramd_op_free(op);
     return result != 0 ? complain(c, &e) : 0;

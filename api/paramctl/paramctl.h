@@ -24,7 +24,7 @@ enum { ARGS_MAX = 64 };
 /* What the command line said. */
 struct ctl {
     const char *url, *store, *token_file;        /* NULL: not said */
-    double timeout;                              /* seconds, to connect */
+    double timeout;                              /* seconds, to connect and for a newer version; 0: not given */
     bool json, color;
     const char *npy, *into, *dtype, *key_type;   /* flags of single commands */
     const char *out, *format, *engine, *view, *direction, *color_by, *shape, *expand;

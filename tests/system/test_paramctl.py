@@ -438,6 +438,7 @@ class Values(Base):
             waiting.wait(1)
         self.ctl("put", "slow", "[2]")
         self.assertEqual(json.loads(waiting.communicate(timeout=20)[0])["data"], [2])
+        self.ctl("get", "slow", "--wait", "--timeout", "0.3", status=UNAVAILABLE, says="is at version 2, not yet at 3")
 
     def test_put_into_an_open_round_is_a_conflict_unless_forced(self):
         one = paramd.kv.create("dist_sync", url=self.daemon.url, store="open", num_workers=2, round_timeout=600)
