@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -199,11 +200,23 @@ def train(kind, url, args, screen):
         training.close()
 
 
+def look(server, kind):
+    """What a store then has, as curl would see it."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(f'{server.admin}/v1/stores/{kind}/keys', timeout=END_S) as answer:
+        keys = json.load(answer)['items']
+    largest = max(keys, key=lambda key: key['bytes'])
+    return (f"{len(keys)} keys; {largest['key']}, {largest['dtype']} {tuple(largest['shape'])}, is at version "
+            f"{largest['version']} after {largest['updates']} updates")
+
+
 def demo(args, screen):
+    results = {}
     with daemon.Daemon() as server:
-        screen.line(f'{screen.paint("paramd", 1)} at {server.url}, {WORKERS} trainers, a network of 64-64-10 units; '
-                    f'look in with: curl {server.admin}/v1/info')
-        results = {kind: train(kind, server.url, args, screen) for kind in TYPES}
+        screen.line(f'{screen.paint("paramd", 1)} at {server.url}, {WORKERS} trainers, a network of 64-64-10 units')
+        for kind in TYPES:
+            results[kind] = train(kind, server.url, args, screen)
+            screen.line(f'  {"":<10}  the daemon has {look(server, kind)}')
         status = server.stop()
         if status != 0:
             raise Failed(f'the daemon ended with status {status}\n{server.log()}')
