@@ -27,7 +27,7 @@ static enum status lost(struct cuda *c, struct error *e)
     return error_set(e, REASON_DEVICE_LOST, "%s", c->device.why);
 }
 
-/* ---- errors that the caller meets ------------------------------------------------------------------------------------ */
+/* ---- errors that the caller meets ------------------------------------------------------------------------------ */
 
 /* The thread may be at work with buffers of the caller's: it is told, and has stopped when this returns. */
 static enum status condemn(struct cuda *c, cudaError_t r, struct error *e)
@@ -86,7 +86,7 @@ static void give_pins(void *ctx, void *at)
     (void)cudaFreeHost(at);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
 
 static enum status cuda_mem_new(struct device *d, size_t size, struct dmem *out, struct error *e)
 {
@@ -141,7 +141,7 @@ static void cuda_keep_memory(struct device *d, bool keep)
     pool_keep(cuda_of(d)->pins, keep);
 }
 
-/* ---- items --------------------------------------------------------------------------------------------------------------- */
+/* ---- items ----------------------------------------------------------------------------------------------------- */
 
 static struct item *item_find(struct cuda *c)
 {
@@ -215,7 +215,7 @@ static void give(struct item *it)
 
 static enum status no_memory(void) { return reason_status(REASON_NO_MEMORY); }
 
-/* ---- work ------------------------------------------------------------------------------------------------------------------ */
+/* ---- work ------------------------------------------------------------------------------------------------------ */
 
 /* Our own pinned memory is known; of other memory CUDA is asked, whose answer for what it does not know is no error. */
 static enum side side_of(const struct cuda *c, const void *at, size_t size)
@@ -359,7 +359,7 @@ static enum status cuda_queue_call(struct queue *q, queue_function *run, void *c
     return STATUS_OK;
 }
 
-/* ---- marks ------------------------------------------------------------------------------------------------------------------- */
+/* ---- marks ----------------------------------------------------------------------------------------------------- */
 
 static enum status cuda_record(struct queue *q, uint64_t *mark)
 {
@@ -415,7 +415,7 @@ static enum status cuda_wait(struct queue *q, uint64_t mark)
     return failed(c) ? lost(c, &c->device.error) : STATUS_OK;
 }
 
-/* ---- queues -------------------------------------------------------------------------------------------------------------------- */
+/* ---- queues ---------------------------------------------------------------------------------------------------- */
 
 static enum status cuda_queue_new(struct device *d, struct queue **out, struct error *e)
 {
@@ -451,7 +451,7 @@ static void cuda_queue_free(struct queue *queue)
     mem_free(q);
 }
 
-/* ---- opening and closing ---------------------------------------------------------------------------------------------------------- */
+/* ---- opening and closing --------------------------------------------------------------------------------------- */
 
 static void free_items(struct item *it)
 {

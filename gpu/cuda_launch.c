@@ -11,7 +11,7 @@ enum {
     BLOCKS_A_PROCESSOR = 16,         /* more than are resident at once, so that none is idle at the end */
 };
 
-/* ---- launches --------------------------------------------------------------------------------------------------------- */
+/* ---- launches -------------------------------------------------------------------------------------------------- */
 
 static bool launch(struct cuda *c, const void *kernel, unsigned x, unsigned y, unsigned threads, cudaStream_t stream)
 {
@@ -43,7 +43,7 @@ static bool is_wide(const void *const *at, unsigned n)
 
 static uint32_t *flag_of(const struct cuda *c, const struct item *it) { return it->place == NO_PLACE ? NULL : &c->flags[it->place]; }
 
-/* ---- sums --------------------------------------------------------------------------------------------------------------- */
+/* ---- sums ------------------------------------------------------------------------------------------------------ */
 
 static struct kernel_sum sum_of(const struct cuda *c, const struct item *it)
 {
@@ -59,7 +59,7 @@ bool launch_sum(struct cuda *c, const struct item *it)
     return launch(c, kernel_of_sum(it->type), blocks_of_one(c, it->count), 1, KERNEL_THREADS, it->queue->stream);
 }
 
-/* ---- steps -------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------------------------- */
 
 static struct kernel_tensor tensor_of(const struct cuda *c, const struct item *it)
 {
@@ -96,7 +96,7 @@ static bool launch_element(struct cuda *c, const struct item *it)
                   it->queue->stream);
 }
 
-/* ---- whole rules: the passes of gpu/whole.c ------------------------------------------------------------------------------- */
+/* ---- whole rules: the passes of gpu/whole.c -------------------------------------------------------------------- */
 
 enum cut { BY_ELEMENTS, BY_PARTS, BY_ROWS, BY_ROWS_OF_COLUMNS, BY_COLUMNS, SUM_UP };
 
@@ -168,7 +168,7 @@ static bool launch_whole(struct cuda *c, const struct item *it)
     return true;
 }
 
-/* ---- programs --------------------------------------------------------------------------------------------------------------- */
+/* ---- programs -------------------------------------------------------------------------------------------------- */
 
 _Static_assert(sizeof(struct kernel_insn) == sizeof(struct program_insn), "instructions go to the device as they are");
 _Static_assert(sizeof(struct kernel_program) <= KERNEL_ARGUMENT_MAX, "a program is an argument");
@@ -218,7 +218,7 @@ bool launch_step(struct cuda *c, const struct item *it)
     return rule_is_whole(it->step.rule) ? launch_whole(c, it) : launch_element(c, it);
 }
 
-/* ---- many at once -------------------------------------------------------------------------------------------------------------- */
+/* ---- many at once ---------------------------------------------------------------------------------------------- */
 
 static const void *fill_copies(struct cuda *c, const struct pending *p)
 {
@@ -262,7 +262,7 @@ bool launch_pending(struct cuda *c, struct cuda_queue *q, enum phase phase)
     return launch(c, fill_copies(c, p), blocks_for(largest / 16), p->count, KERNEL_THREADS, q->stream);
 }
 
-/* ---- the ring: pinned memory between the card and host memory that is not -------------------------------------------------------- */
+/* ---- the ring: pinned memory between the card and host memory that is not -------------------------------------- */
 
 static void slot_settle(struct ring_slot *s)
 {
@@ -333,7 +333,7 @@ void ring_settle(struct cuda *c, const struct item *it)
         if (c->ring[i].used && c->ring[i].item == it && c->ring[i].out != NULL) slot_settle(&c->ring[i]);
 }
 
-/* ---- statistics -------------------------------------------------------------------------------------------------------------------- */
+/* ---- statistics ------------------------------------------------------------------------------------------------ */
 
 bool launch_stats(struct cuda *c, struct item *it)
 {
@@ -344,7 +344,7 @@ bool launch_stats(struct cuda *c, struct item *it)
     return launch(c, kernel_of_stats(it->type), it->blocks, 1, KERNEL_THREADS, it->queue->stream);
 }
 
-/* ---- places for what kernels find --------------------------------------------------------------------------------------------------- */
+/* ---- places for what kernels find ------------------------------------------------------------------------------ */
 
 bool needs_place(const struct item *it) { return it->flags != NULL || it->kind == ITEM_STATS; }
 

@@ -137,8 +137,8 @@ static enum status furnish(struct key *k, struct staging *value, struct error *e
     return s == STATUS_OK ? state_fit(k, store_updater(k->store), e) : s;
 }
 
-/* Nobody has seen it yet. Its bytes are still in the pinned memory where they arrived, and must be at their new place before somebody reads
- * them, as the CPU's memory is read without asking the device. */
+/* Nobody has seen it yet. Its bytes are still in the pinned memory where they arrived, and must be at their new place
+ * before somebody reads them, as the CPU's memory is read without asking the device. */
 static enum status furnish_on_cpu(struct key *k, struct staging *value, struct error *e)
 {
     struct core *c = k->core;

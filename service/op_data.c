@@ -2,7 +2,8 @@
  *
  * A frame with one large entry is decided in data_place, before its bytes are taken, and they go straight to staging
  * memory; a frame with small ones lands in the connection's scratch and is decided entry by entry. Both ways meet in
- * landed(), but for small pushes that need no staging at all (land_now). What is decided and what becomes of a whole value is the method's: op_push.c, op_init.c. */
+ * landed(), but for small pushes that need no staging at all (land_now). What is decided and what becomes of a whole
+ * value is the method's: op_push.c, op_init.c. */
 #include "service/op_data.h"
 
 #include <endian.h>
@@ -43,7 +44,8 @@ enum status data_read(struct peer *p, const struct incoming *in, struct batch *b
     if (p->server->draining)
         return error_set(e, REASON_DRAINING, "the daemon is shutting down; nothing new is taken");
     st = session_worker(p->session, b->store, &b->worker, e);
-    bool outside = st != STATUS_OK && e->reason == REASON_NOT_JOINED && (b->kind == STAGING_SET || (b->kind == STAGING_INIT && p->ops->admin));
+    bool may_be_outside = b->kind == STAGING_SET || (b->kind == STAGING_INIT && p->ops->admin);
+    bool outside = st != STATUS_OK && e->reason == REASON_NOT_JOINED && may_be_outside;
     b->lowest = b->kind == STAGING_INIT && (outside || (st == STATUS_OK && store_lowest(b->store) == b->worker));
     return outside ? STATUS_OK : st;
 }

@@ -238,7 +238,8 @@ void method_Hello(struct request *r, json_t *in)
                              "instance", hex_json(&s->config.instance), "session", (json_int_t)session->number,
                              "epoch", (json_int_t)session->epoch, "versions", WIRE_VERSION,
                              "version", PARAMD_VERSION, "device", device_kind(s->core.device),
-                             "plane", s->core.device->ops->queue_call != NULL, "bulk", bulk_json(s), "mailbox", mailbox_offer(s), "limits", limits_json(s),
+                             "plane", s->core.device->ops->queue_call != NULL, "bulk", bulk_json(s),
+                             "mailbox", mailbox_offer(s), "limits", limits_json(s),
                              "members", "self", "methods", methods_json(), "heartbeat_ms", HEARTBEAT_MS));
 }
 

@@ -422,7 +422,8 @@ static void init_what(const struct op *op, struct buf *out)
 }
 
 static const struct op_ops init_ops = {
-    .name = "init", .need = NEED_MEMBER, .size = sizeof(struct op_init), .waited = init_waited, .next = init_next, .answer = init_answer,
+    .name = "init", .need = NEED_MEMBER, .size = sizeof(struct op_init), .waited = init_waited,
+    .next = init_next, .answer = init_answer,
     .wake = init_wake, .free = init_free, .what = init_what,
 };
 

@@ -182,8 +182,8 @@ PARAMD_API int paramd_describe(struct paramd *kv, const struct paramd_key *key, 
 PARAMD_API int paramd_plane_join(struct paramd *kv, const char *device, struct paramd_error *e);
 /* Pushes, and with outputs pulls, the same keys each (1024 at most, each once, float32 or float64). Tensors lie in the
  * memory of that GPU (PARAMD_CUDA); what makes a gradient must be done. All workers make the same calls one after
- * another, with the same keys in any order. Answers when the sum has gone through the updater and outputs have the new values: then the
- * call counts for all workers, as one push of each.
+ * another, with the same keys in any order. Answers when the sum has gone through the updater and outputs have the new
+ * values: then the call counts for all workers, as one push of each.
  *
  * ABORTED "plane-broken": a worker or its GPU is gone, or called something else; the sentence tells. The handle is on
  * no plane any more, and none of these pushes count, for nobody: push them again, in the next epoch

@@ -346,8 +346,8 @@ int run_describe(const struct ctl *c)
         fprintf(stderr, "paramctl: no method '%s'; `paramctl describe` lists them\n", name);
         return EXIT_NOT_FOUND;
     }
-    printf("paramd.v1.%s: method %u, %s%s\n", name, m, wire_method_is_json(m) ? "one JSON document each way (api/protocol.md, section 4)"
-                                                             : "binary",
+    printf("paramd.v1.%s: method %u, %s%s\n", name, m,
+           wire_method_is_json(m) ? "one JSON document each way (api/protocol.md, section 4)" : "binary",
            wire_method_flags(m) & WIRE_WRITES ? ", named (executed once)" : "");
     for (size_t i = 0; i < sizeof data / sizeof data[0]; i++)
         for (size_t k = 0; data[i].method == m && k < 5 && data[i].messages[k] != NULL; k++)
