@@ -444,6 +444,8 @@ static enum status cpu_passed(struct queue *q, uint64_t *mark)
     return STATUS_OK;
 }
 
+static bool cpu_idle(struct queue *q) { return is_idle(queue_of(q)); }
+
 /* The caller helps while there is something to take. */
 static enum status cpu_wait(struct queue *queue, uint64_t mark)
 {
@@ -558,6 +560,7 @@ static const struct device_ops cpu_ops = {
     .mem_new = cpu_mem_new, .mem_free = cpu_mem_free, .pin_new = cpu_pin_new, .pin_free = cpu_pin_free,
     .queue_new = cpu_queue_new, .queue_free = cpu_queue_free,
     .record = cpu_record, .await = cpu_await, .passed = cpu_passed, .wait = cpu_wait,
+    .idle = cpu_idle,
     .upload = cpu_upload, .download = cpu_download, .copy = cpu_copy, .zero = cpu_zero,
     .widen = cpu_widen, .add = cpu_add, .step = cpu_step, .stats = cpu_stats,
 };

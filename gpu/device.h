@@ -144,6 +144,7 @@ struct device_ops {
     enum status (*await)(struct queue *q, struct queue *other, uint64_t mark);
     enum status (*passed)(struct queue *q, uint64_t *mark);
     enum status (*wait)(struct queue *q, uint64_t mark);
+    bool (*idle)(struct queue *q);   /* NULL: it never knows at once */
 
     /* work */
     enum status (*upload)(struct queue *q, struct dmem to, size_t to_offset, const void *from, size_t size);
@@ -238,6 +239,11 @@ enum status device_record(struct queue *q, uint64_t *mark) MUST_CHECK;
 enum status device_await(struct queue *q, struct queue *other, uint64_t mark) MUST_CHECK;
 /* The highest mark that has passed; 0 when none. Does not wait. */
 enum status device_passed(struct queue *q, uint64_t *mark) MUST_CHECK;
+/* Whether all that q was given is known to be done, so that no mark is needed; false on a lost device. */
+static inline bool device_idle(struct queue *q)
+{
+    return !q->device->lost && q->device->ops->idle != NULL && q->device->ops->idle(q);
+}
 /* Blocks until the mark has passed. */
 enum status device_wait(struct queue *q, uint64_t mark) MUST_CHECK;
 

@@ -341,6 +341,26 @@ DEVICE_TEST(passed_comes_to_every_mark_without_waiting)
     device_queue_free(q);
 }
 
+DEVICE_TEST(a_queue_is_idle_only_when_all_its_marks_have_passed)
+{
+    struct queue *q = open_queue(d);
+    struct dmem m = room_as(d, DTYPE_f32, 4 * MIDDLE);
+    uint64_t mark, passed = 0;
+
+    for (int i = 0; i < 30; i++) {
+        CHECK_EQ(device_zero(q, m, i % 3 > 0 ? 16 : 4 * MIDDLE), STATUS_OK);
+        CHECK_EQ(device_record(q, &mark), STATUS_OK);
+        bool idle = device_idle(q);
+        CHECK_EQ(device_passed(q, &passed), STATUS_OK);
+        CHECK(!idle || passed == mark);
+        if (i % 5 == 0) CHECK_EQ(device_wait(q, mark), STATUS_OK);
+    }
+    CHECK_EQ(device_wait(q, mark), STATUS_OK);
+    while (d->ops->idle != NULL && !device_idle(q)) continue;      /* so that the caller's work needs no marks for ever */
+    device_mem_free(&m);
+    device_queue_free(q);
+}
+
 DEVICE_TEST(a_queue_that_is_freed_has_done_its_work)
 {
     size_t size = 4 * MIDDLE;
