@@ -252,8 +252,7 @@ static enum status parse_document(const struct incoming *in, json_t **out, struc
     if (*out == NULL && (why.text[0] == '\0' || json_error_code(&why) == json_error_out_of_memory))
         return error_retry(e, REASON_NO_MEMORY, RETRY_MS, "no memory to read a document");
     if (*out == NULL)
-        return error_set(e, REASON_BAD_JSON, "line %d, column %d: %s", why.line, why.column,
-                         bytes_is_utf8(bytes_text(why.text)) ? why.text : "the text is not JSON");
+        return error_set(e, REASON_BAD_JSON, "line %d, column %d: %s", why.line, why.column, why.text);
     if (json_is_object(*out)) return STATUS_OK;
     json_decref(*out);
     *out = NULL;

@@ -90,8 +90,7 @@ static enum status read_json(struct bytes json, json_t **out, struct error *e)
      * cannot be told apart here. */
     if (where.text[0] == '\0' || json_error_code(&where) == json_error_out_of_memory)
         return error_set(e, REASON_NO_MEMORY, "no memory to read the updater document");
-    return error_set(e, REASON_BAD_JSON, "line %d, column %d: %s", where.line, where.column,
-                     bytes_is_utf8(bytes_text(where.text)) ? where.text : "the text is not JSON");
+    return error_set(e, REASON_BAD_JSON, "line %d, column %d: %s", where.line, where.column, where.text);
 }
 
 static void list_types(char *out, size_t size)

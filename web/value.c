@@ -381,8 +381,7 @@ enum status value_read_json(struct bytes text, struct tensor *t, struct buf *out
     if (s != STATUS_OK) return s;
     json_t *in = json_loadb(text.at, text.size, JSON_REJECT_DUPLICATES, &why);
     if (in == NULL)
-        return error_set(e, REASON_BAD_JSON, "line %d, column %d: %s", why.line, why.column,
-                         bytes_is_utf8(bytes_text(why.text)) ? why.text : "the text is not JSON");
+        return error_set(e, REASON_BAD_JSON, "line %d, column %d: %s", why.line, why.column, why.text);
     if (!json_is_object(in))
         s = error_set(e, REASON_BAD_ARGUMENT, "a value is {\"dtype\": ..., \"shape\": ..., \"data\": ...}");
     const char *name;

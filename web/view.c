@@ -110,8 +110,7 @@ static bool read_body(struct exchange *x, json_t **out)
     }
     *out = json_loadb(body.at != NULL ? body.at : "", body.size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     if (*out != NULL) return true;
-    say_problem(x, REASON_BAD_JSON, "line %d, column %d: %s", why.line, why.column,
-                bytes_is_utf8(bytes_text(why.text)) ? why.text : "the text is not JSON");
+    say_problem(x, REASON_BAD_JSON, "line %d, column %d: %s", why.line, why.column, why.text);
     return false;
 }
 

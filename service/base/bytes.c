@@ -24,9 +24,10 @@ int bytes_compare(struct bytes a, struct bytes b)
     return a.size < b.size ? -1 : a.size > b.size;
 }
 
-/* Length of the well-formed character at p (RFC 3629, table 3-7 of Unicode), 0 if there is none. */
-static size_t utf8_length(const uint8_t *p, size_t left)
+size_t utf8_length(const void *at, size_t left)
 {
+    const uint8_t *p = at;
+
     if (p[0] < 0x80) return p[0] != 0;
     if (p[0] < 0xC2 || p[0] > 0xF4) return 0;
     size_t n = p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;

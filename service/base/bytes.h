@@ -17,6 +17,9 @@ static inline struct bytes bytes_of(const void *at, size_t size) { return (struc
 struct bytes bytes_text(const char *text);             /* without the ending zero */
 bool bytes_equal(struct bytes a, struct bytes b);
 int bytes_compare(struct bytes a, struct bytes b);     /* bytewise, a prefix is smaller */
+/* Bytes of the well-formed character (RFC 3629, table 3-7 of Unicode) with which `left` bytes, at least one, begin; 0: there
+ * is none, or it is NUL. */
+size_t utf8_length(const void *at, size_t left);
 /* Well-formed UTF-8 (no surrogates, no overlong forms) without NUL. */
 bool bytes_is_utf8(struct bytes b);
 

@@ -1,5 +1,7 @@
 #include "service/base/status.h"
 
+#include "service/base/bytes.h"
+
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -64,6 +66,17 @@ static void cut_at_character(char *text, size_t size)
     if (size - (i - 1) < want) text[i - 1] = '\0';
 }
 
+/* A sentence may quote what a peer sent, and parsers do so with bytes that are none: it would spoil each answer that has it. */
+static void mend(char *text)
+{
+    for (size_t i = 0, left = strlen(text), n; left > 0; i += n, left -= n) {
+        n = utf8_length(text + i, left);
+        if (n > 0) continue;
+        text[i] = '?';
+        n = 1;
+    }
+}
+
 static enum status set(struct error *e, enum reason r, uint32_t retry_ms, const char *format, va_list args)
 {
     enum status s = reason_status(r);
@@ -75,6 +88,7 @@ static enum status set(struct error *e, enum reason r, uint32_t retry_ms, const 
     int n = vsnprintf(e->text, sizeof e->text, format, args);
     if (n < 0) e->text[0] = '\0';
     else if ((size_t)n >= sizeof e->text) cut_at_character(e->text, sizeof e->text - 1);
+    mend(e->text);
     return s;
 }
 

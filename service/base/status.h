@@ -132,7 +132,8 @@ struct error {
 };
 
 /* Writes the sentence and answers the reason's status, so that callers can `return error_set(...)`.
- * A text that is too long is cut at a character. e may be NULL: then only the status is answered. */
+ * A text that is too long is cut at a character, bytes that are no UTF-8 become '?'. e may be NULL: then only the status
+ * is answered. */
 enum status error_set(struct error *e, enum reason r, const char *format, ...) PRINTF_LIKE(3, 4);
 
 /* As error_set, and tells when trying again may help. */

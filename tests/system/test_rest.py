@@ -222,6 +222,12 @@ class Stores(Case):
                 (b'{"store": ' + b"[" * 40 + b"]" * 40 + b"}", 400, "malformed-json", "deep"),
                 (b'"\xff"', 400, "malformed-json", "0xff"), (b"", 400, "malformed-json", "line 1")):
             self.refused(self.d.ask("POST", "/v1/stores", body, Content_Type="application/json"), status, code, word)
+        # jansson quotes what follows a backslash, whether it is a character or not
+        broken = b'{"n": "\\\xde'
+        for method, path in (("POST", "/v1/stores"), ("PUT", "/v1/keys/k"), ("PUT", "/v1/stores/default/updater"),
+                             ("PUT", "/v1/networks/n")):
+            answer = self.d.ask(method, path, broken, Content_Type="application/json", If_Match="*")
+            self.refused(answer, 400, "malformed-json", "line 1")
         self.refused(self.d.ask("POST", "/v1/stores", b"a=b", Content_Type="application/x-www-form-urlencoded"), 415,
                      "unsupported-media-type", "application/json")
 

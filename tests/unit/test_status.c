@@ -211,3 +211,20 @@ TEST(a_text_that_is_no_utf8_is_cut_without_reading_outside)
         CHECK(n <= ERROR_TEXT_SIZE - 1 && n >= ERROR_TEXT_SIZE - 2);
     }
 }
+
+/* What a parser quotes may be cut in a character, or be none. */
+TEST(a_sentence_is_utf8_whatever_it_quotes)
+{
+    struct error e;
+
+    for (unsigned a = 1; a <= 0xFF; a++)
+        for (unsigned b = 1; b <= 0xFF; b++) {
+            const char quoted[] = {(char)a, (char)b, '\0'};
+            error_set(&e, REASON_BAD_JSON, "near '%s', \xC3\xB6", quoted);
+            CHECK(bytes_is_utf8(bytes_text(e.text)));
+            CHECK_EQ(strlen(e.text), 13);
+            bool whole = bytes_is_utf8(bytes_of(quoted, 2));
+            CHECK(!whole || memcmp(e.text + 6, quoted, 2) == 0);
+            CHECK(memcmp(e.text + 8, "', \xC3\xB6", 5) == 0);
+        }
+}
