@@ -225,8 +225,9 @@ static bool fitting_begin(const struct key *k, const struct updater *u, struct f
 void state_outlook(const struct key *k, const struct updater *u, struct state_outlook *out)
 {
     struct fitting f;
+    bool goes_on = fitting_begin(k, u, &f);
 
-    *out = (struct state_outlook){.goes_on = fitting_begin(k, u, &f), .use = f.state.use};
+    *out = (struct state_outlook){.goes_on = goes_on, .use = f.state.use};
     memcpy(out->origins, f.origins, sizeof out->origins);
     for (unsigned i = 0; i < STATE_PIECES; i++) {
         out->size_now += state_at(&k->state, i).size;

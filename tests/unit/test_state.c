@@ -153,6 +153,40 @@ STATE_TEST(a_slot_may_begin_as_the_value)
 
 /* ---- swaps ------------------------------------------------------------------------------------------------------ */
 
+/* Of the stack below its caller's. */
+static __attribute__((noinline)) void scribble(int byte)
+{
+    volatile char room[4096];
+
+    for (size_t i = 0; i < sizeof room; i++) room[i] = (char)byte;
+}
+
+/* What a swap would do is computed, whatever the last question has left behind. */
+STATE_TEST(the_outlook_is_that_of_the_updater_it_is_asked_for)
+{
+    static const struct { const char *document; enum rule_id rule; unsigned slots; } rows[] = {
+        {"{\"type\": \"adam\"}", RULE_adam, 2}, {"{\"type\": \"add\"}", RULE_add, 0},
+        {"{\"type\": \"sgd\", \"momentum\": 0.9}", RULE_momentum, 1},
+        {"{\"type\": \"program\", \"text\": \"slot m = 0\\nm = grad\\nstored -= m\"}", RULE_program, 1},
+    };
+    struct client *c = client_joined(f, 1, async_);
+    const struct key *k = key_at(c, do_init(c, 1, 1, COUNT));
+    struct state_outlook o;
+    struct updater *u;
+    struct error e;
+
+    for (unsigned i = 0; i < 8; i++) {
+        CHECK_OK(updater_parse(bytes_text(rows[i % 4].document), &u, &e), &e);
+        scribble(i % 2 ? 0xff : 0x32);
+        state_outlook(k, u, &o);
+        CHECK_EQ(o.use.program != NULL, rows[i % 4].rule == RULE_program);
+        CHECK(rows[i % 4].rule == RULE_program || o.use.rule == rows[i % 4].rule);
+        CHECK_EQ(use_slots(&o.use), rows[i % 4].slots);
+        updater_drop(u);
+    }
+    client_gone(c);
+}
+
 STATE_TEST(keep_reset_and_convert_do_what_they_say)
 {
     struct client *c = client_joined(f, 1, async_);
