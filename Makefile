@@ -265,8 +265,8 @@ run: all
 test-bins: $(TEST_BINS) $(OUT)/tests/gpu/bench_gpu $(if $(HAVE_CUDA),$(OUT)/paramd-cusim.so) \
 	$(if $(filter release,$(BUILD)),$(if $(NVCC),$(OUT)/paramd-ptx.so))
 
-# The unit, device and system tests in release and asan builds, those with threads in a tsan build, the Python tests,
-# the document checks, and each fuzzer for FUZZ_SECONDS. All of it on a machine without a GPU, traffic on loopback only.
+# The unit, device and system tests in release and asan builds, those with threads in a tsan build, unit tests by clang, the
+# Python tests, the document checks, and each fuzzer for FUZZ_SECONDS. All of it on a machine without a GPU, traffic on loopback only.
 FUZZ_SECONDS ?= 20
 SCRIPTS := tests/unit/test_headers.sh tests/unit/test_cuda_link.sh tests/unit/test_layers.py tests/device/test_on_ptx.sh \
 	$(wildcard tests/system/test_*.py) $(if $(HAVE_CUDA),,tests/cusim/without_cuda.sh)
@@ -275,16 +275,20 @@ THREADED := $(filter tests/cusim/test_cusim.c tests/cusim/test_nccl.c tests/cusi
 	%test_store.c %test_server.c %test_plane.c tests/device/test_device.c tests/device/test_cuda.c tests/device/test_cuda_program.c \
 	tests/system/%,$(TESTS))
 # All variants share the processors: none of them waits for the last file of another.
-.PHONY: test-builds test-release test-asan test-tsan
-test-builds: test-release test-asan test-tsan fuzz-bins
+.PHONY: test-builds test-release test-asan test-tsan test-clang
+test-builds: test-release test-asan test-tsan test-clang fuzz-bins
 test-release test-asan: test-%:
 	@$(MAKE) --no-print-directory BUILD=$* all test-bins
 test-tsan:
 	@$(MAKE) --no-print-directory BUILD=tsan all $(if $(HAVE_CUDA),build/tsan/paramd-cusim.so) $(patsubst tests/%.c,build/tsan/tests/%,$(THREADED))
+# The other compiler: without warnings, and what C leaves to it comes out the same.
+BY_CLANG := $(patsubst tests/%.c,build/clang/tests/%,$(filter tests/unit/% tests/device/test_device.c tests/device/test_rules.c,$(TESTS)))
+test-clang:
+	@$(MAKE) --no-print-directory CC=clang OUT=build/clang $(addprefix build/clang/,paramd paramctl libparamd.so) $(BY_CLANG)
 # The longest come first, the shortest last, so that none is left over at the end.
 RUN := $(patsubst tests/%.c,build/tsan/tests/%,$(THREADED)) $(SCRIPTS) $(patsubst %,build/fuzz/%,$(FUZZERS)) \
 	$(patsubst tests/%.c,build/asan/tests/%,$(filter-out tests/device/test_kernels.c,$(TESTS))) \
-	$(patsubst tests/%.c,build/tests/%,$(TESTS))
+	$(BY_CLANG) $(patsubst tests/%.c,build/tests/%,$(TESTS))
 # Those that mostly wait, for time-outs of a daemon or for one another.
 WAITING := $(filter %/test_remote %/test_same_host %/test_rest.py %/test_cuda.py %/test_python.py %/test_paramctl.py,$(RUN))
 test: deps-test
