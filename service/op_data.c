@@ -140,7 +140,7 @@ static enum status landed(struct batch *b, struct landing *l, struct set *set, b
 }
 
 /* One entry of a frame whose body lies in memory. */
-static enum status land(struct batch *b, const struct entry *x, uint64_t sequence, const uint8_t *from,
+static enum status land(struct batch *b, const struct entry *x, uint64_t sequence, const void *from,
                         struct set *set, bool *complete, struct error *e)
 {
     struct landing l = {.staging = NULL};
@@ -271,7 +271,8 @@ struct landed data_land(struct request *r, const struct incoming *in, struct bat
             else if (p->placed.decided) st = land_placed(p, b, set, &complete, &e);
             else if (in->body == NULL && x.size > 0)
                 st = error_retry(&e, REASON_MALFORMED, RETRY_MS, "the body was not taken");
-            else st = land(b, &x, r->header.sequence, (const uint8_t *)in->body + at, set, &complete, &e);
+            else st = land(b, &x, r->header.sequence, x.size > 0 ? (const uint8_t *)in->body + at : NULL, set,
+                           &complete, &e);
         }
         if (st != STATUS_OK) answer_fault(a, i, &e);
         done.complete += complete && st == STATUS_OK;

@@ -197,7 +197,7 @@ void *staging_land(struct staging *s, struct landing *l, uint64_t offset, uint64
     l->size = size;
     list_append(&s->landings, &l->node);
     uint8_t *base = s->mem.host != NULL ? s->mem.host : s->pin;
-    return base + offset;
+    return base != NULL ? base + offset : NULL;     /* an empty value has no place */
 }
 
 enum status staging_feed(struct staging *s, uint64_t offset, const void *from, uint64_t size, struct error *e)

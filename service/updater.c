@@ -92,7 +92,7 @@ enum status updater_fits(const struct updater *u, enum dtype t, struct error *e)
  * earlier one could take, that one can, too. */
 static bool matches(const char *pattern, struct bytes name)
 {
-    const char *at = name.at, *end = at + name.size, *star = NULL, *from = NULL;
+    const char *at = name.size > 0 ? name.at : "", *end = at + name.size, *star = NULL, *from = NULL;
 
     while (at < end) {
         if (*pattern == '*') {

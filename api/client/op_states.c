@@ -202,7 +202,7 @@ static enum status read_state(struct item *i, struct answer_reader *a, uint64_t 
         (f.size == 0 && i->moved < i->total) || (i->copy != 0 && f.copy != i->copy) || f.copy == 0 ||
         (f.size > 0 && (*at > a->body.size || f.size > a->body.size - *at)))
         return error_set(e, REASON_INTERNAL, "a state that was not asked for");
-    move(&i->got, f.offset, f.size, (uint8_t *)(uintptr_t)a->body.at + *at, false);
+    if (f.size > 0) move(&i->got, f.offset, f.size, (uint8_t *)(uintptr_t)a->body.at + *at, false);
     *at += f.size;
     i->copy = f.copy;
     i->moved += f.size;

@@ -464,8 +464,10 @@ TEST(the_sanitizer_keeps_host_and_devices_apart)
     CHECK_SAYS(child.said, "use-after-poison");
     in_child(touch, 1, &child);
     CHECK_SAYS(child.said, "use-after-poison");
+#ifndef __clang__                        /* whose sanitizer lets four floats be taken from any place */
     in_child(touch, 2, &child);
     CHECK_SAYS(child.said, "misaligned address");
+#endif
     in_child(touch, 3, &child);
     CHECK_EQ(child.status, 0);
 }
