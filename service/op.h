@@ -151,8 +151,6 @@ bool json_text(const json_t *document, size_t flags, struct buf *out);
 /* Takes the reference. NULL (no memory) becomes an error. Kept in the window when the request was named. */
 void answer_json(const struct request *r, json_t *document);
 void answer_fault(struct answer *a, uint32_t index, const struct error *e);
-/* For who knows that about so many results and copied bytes will come: no block is then moved while it grows. */
-void answer_expect(struct answer *a, size_t results, size_t bytes);
 /* Zeros to 16, then bytes that are copied, or that lie in a version (which is held until they are sent). */
 void answer_copy(struct answer *a, const void *from, uint64_t size);
 void answer_refer(struct answer *a, struct version *v, uint64_t offset, uint64_t size);

@@ -38,8 +38,6 @@ static void pull_free(struct pull *p)
     mem_free(p);
 }
 
-enum { EXPECT_MAX = 512 << 10 };             /* bytes of an answer that are taken before there is anything in it */
-
 /* What fits beside what is there already, in whole elements. */
 static uint64_t room(const struct answer *a, uint32_t count)
 {
@@ -237,15 +235,6 @@ static enum status pull_read(struct request *r, const struct incoming *in, struc
     return STATUS_OK;
 }
 
-/* Many small values are most often of one size. A large count may be a lie, so that little is taken for it. */
-static void expect_alike(const struct pull *p, const struct pulled *first, struct answer *a)
-{
-    uint64_t results = (uint64_t)p->count * wire_pull_result_size;
-    uint64_t bytes = first->version != NULL ? p->count * (wanted_size(first) + WIRE_ALIGN) : 0;
-
-    if (results <= EXPECT_MAX && bytes <= EXPECT_MAX) answer_expect(a, (size_t)results, (size_t)bytes);
-}
-
 /* Where the CPU reaches every version: entry by entry from the values into the answer, in one pass that keeps nothing.
  * False: nothing has happened. */
 static bool pull_now(struct request *r, const struct incoming *in)
@@ -272,7 +261,6 @@ static bool pull_now(struct request *r, const struct incoming *in)
             answer_fini(&a);
             return false;
         }
-        if (i == 0 && p.count > 1) expect_alike(&p, &x, &a);
         if (!pull_put(&p, i, &x, &a)) break;
     }
     pull_send(&p, i, &a);

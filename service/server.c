@@ -384,12 +384,6 @@ static void pad_body(struct answer *a)
     add_piece(a, NULL, a->small.size - (WIRE_ALIGN - over), WIRE_ALIGN - over);
 }
 
-void answer_expect(struct answer *a, size_t results, size_t bytes)
-{
-    buf_reserve(&a->desc, results);
-    buf_reserve(&a->small, bytes);
-}
-
 void answer_copy(struct answer *a, const void *from, uint64_t size)
 {
     pad_body(a);

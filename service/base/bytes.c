@@ -73,11 +73,6 @@ failed:
     return NULL;
 }
 
-void buf_reserve(struct buf *b, size_t size)
-{
-    if (buf_room(b, size) != NULL) b->size -= size;
-}
-
 void buf_add(struct buf *b, const void *from, size_t size)
 {
     if (size == 0) return;

@@ -37,8 +37,6 @@ void buf_format(struct buf *b, const char *format, ...) PRINTF_LIKE(2, 3);
 /* The shortest decimal number that reads back the same, with a point or an exponent whatever the process's language is, as
  * JSON and the updater language write it; "null" when it is not finite. */
 void buf_number(struct buf *b, double number);
-/* Makes room for so many more, for who knows beforehand what will be appended. */
-void buf_reserve(struct buf *b, size_t size);
 /* Appends `size` bytes, uninitialised, and lends them; NULL when failed. */
 void *buf_room(struct buf *b, size_t size);
 /* Zeros until size is a multiple of align. */
