@@ -46,6 +46,7 @@ struct daemon {
     uint64_t refused;                /* connections, as last told */
     bool lost_told;
     bool stop;
+    char no_gpu[ERROR_TEXT_SIZE];    /* why --device auto took the CPU, else empty */
 };
 
 /* The watches carry no context of their own, and there is one daemon in a process. */
@@ -216,7 +217,7 @@ static enum status open_device(struct error *e)
         return STATUS_OK;
     }
     if (!is_auto) return error_set(e, why.reason, "no usable GPU: %s", why.text);
-    log_info("main", "no usable GPU: %s; values lie in this machine's memory", why.text);
+    snprintf(the.no_gpu, sizeof the.no_gpu, "%s", why.text);
     return cpu_device_new((unsigned)s->threads, &the.device, e);
 }
 
@@ -341,6 +342,9 @@ static void say_ready(void)
            the.admin != NULL ? http_url(the.admin) : "off", the.probe != NULL ? http_url(the.probe) : "off",
            device_kind(the.device));
     fflush(stdout);
+    /* After the line that says all is well: most machines have no GPU, and nothing is wrong there. */
+    if (the.no_gpu[0] != '\0')
+        log_info("main", "values are in host memory (--device auto): no usable GPU: %s", the.no_gpu);
     if (the.probe != NULL) http_set_ready(the.probe, true);
     notify_manager("READY=1");
 }

@@ -32,6 +32,15 @@ def get(url):
         return e.code, e.read()
 
 
+def soon(fact, seconds=60):
+    """Looks until it is so."""
+    end = time.monotonic() + seconds
+    while not fact():
+        if time.monotonic() > end:
+            raise AssertionError("it has not come to that")
+        time.sleep(0.01)
+
+
 class Running:
     """A daemon; what it says on stderr is in log()."""
 
@@ -402,7 +411,7 @@ class WithoutADriver(unittest.TestCase):
     def test_the_daemon_says_what_cuda_says_and_serves_from_the_cpu(self):
         with Running(plugin=REAL) as d:
             self.assertEqual(d.fields["device"], "cpu")
-            self.assertIn("no usable GPU: looking for cards: CUDA error 35 cudaErrorInsufficientDriver", d.log())
+            soon(lambda: "no usable GPU: looking for cards: CUDA error 35 cudaErrorInsufficientDriver" in d.log())
             with store(d) as kv:
                 kv.init("w", np.zeros(3, "float32"))
                 self.assertEqual(kv.pull("w").tolist(), [0, 0, 0])
