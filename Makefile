@@ -53,8 +53,13 @@ FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 BENCHES := $(wildcard tests/bench/bench_*.c)
 BENCH_LIB := $(filter-out $(BENCHES),$(wildcard tests/bench/*.c))
 
-# what is done, in a word; V=1 shows the commands
-say = $(if $(V),,@printf '%-3s %s\n' $(1) $@;)
+# Each step says [done/all], its kind and its file; V=1 shows the commands instead. A dry run of the same goals counts the
+# steps first, and every make below this one counts on in the same file, one byte a step.
+ifeq ($(MAKELEVEL)$(V)$(findstring n,$(firstword -$(MAKEFLAGS))),0)
+export STEPS := $(shell mkdir -p build; rm -f build/steps.*; mktemp build/steps.XXXXXX)
+export STEP_COUNT := $(shell $(MAKE) -n $(MAKEOVERRIDES) $(MAKECMDGOALS) 2>/dev/null | grep -c '^printf . >>')
+endif
+say = $(if $(V),,@printf . >>$(STEPS); stat -c '[%s/$(STEP_COUNT)] $(1) $@' $(STEPS);)
 
 objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
 TEST_BINS := $(patsubst tests/%.c,$(OUT)/tests/%,$(TESTS))
@@ -146,8 +151,11 @@ ifeq ($(BUILD),release)
 ifneq ($(NVCC),)
 cuda: $(OUT)/paramd-cuda.so
 else
+# Part of `all`, so it says something only to those who ask for it by name.
 cuda:
-	@echo "no nvcc in $(CUDA_HOME): the daemon is built without paramd-cuda.so and serves from the CPU (README.md tells how to get it)"
+ifneq ($(filter cuda,$(MAKECMDGOALS)),)
+	@echo "paramd-cuda.so needs nvcc, which is not in $(CUDA_HOME); README.md says how to get it under \"A GPU\""; false
+endif
 endif
 endif
 $(OUT)/paramd-cuda.so: $(call cuda_objects,$(CUDA_SOURCES) $(CUDA_KERNELS)) $(call objects,$(CUDA_SUPPORT))
@@ -232,17 +240,27 @@ gpu-check-bundle: $(addprefix build/,$(GPU_CHECK_PARTS)) build/paramd-cuda.so
 
 # ---- what the build needs ---------------------------------------------------------------------------------------
 
-# What these packages are for stands in README.md.
+# What these packages are for stands in README.md. Debian 12 has no libclang-rt-dev, later releases no libclang-rt-14-dev.
+DEBIAN := $(shell . /etc/os-release; echo $$VERSION_ID)
 DEPS_BUILD := gcc libc6-dev libnanomsg-dev libmicrohttpd-dev libjansson-dev
 DEPS_RUN := python3 python3-numpy python3-sklearn
-DEPS_TEST := $(DEPS_RUN) clang libclang-rt-14-dev nanomsg-utils curl procps librsvg2-bin
+DEPS_TEST := $(DEPS_RUN) clang $(if $(filter 12,$(DEBIAN)),libclang-rt-14-dev,libclang-rt-dev) nanomsg-utils curl procps \
+	librsvg2-bin
 DEPS_BENCH := redis-server python3
 
-# Installs what is missing. A machine that has everything never asks the package manager.
+# Installs the packages that are missing. A machine that has everything never asks the package manager. Waits while another
+# program holds apt's lock.
 need = @missing=$$(for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || printf '%s ' $$p; done); \
-	if [ -n "$$missing" ]; then echo "installing: $$missing"; \
-	sudo=$$([ "$$(id -u)" = 0 ] || echo sudo); \
-	$$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi
+	[ -n "$$missing" ] || exit 0; \
+	apt="apt-get -qq -o DPkg::Lock::Timeout=300"; \
+	sudo=$$([ "$$(id -u)" = 0 ] || command -v sudo); \
+	if [ "$$(id -u)" != 0 ] && [ -z "$$sudo" ]; then \
+		echo "packages are missing, and there is no sudo to install them with. As root: apt-get update && apt-get install -y --no-install-recommends $$missing"; \
+		exit 1; \
+	fi; \
+	echo "installing: $$missing"; \
+	$$sudo $$apt update && \
+	$$sudo env DEBIAN_FRONTEND=noninteractive $$apt install -y --no-install-recommends $$missing >/dev/null
 
 .PHONY: deps-build deps-run deps-test deps-bench
 deps-build:
