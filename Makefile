@@ -325,6 +325,11 @@ test-long: deps-test
 	@for round in $$(seq $(SIM_ROUNDS)); do PARAMD_TEST_ROUND=$$round tests/run -t 3600 $(SIM_SUITES) || exit 1; done
 	@LONG=1 tests/run -t 3600 -j 1 build/tests/unit/test_store_model tests/system/test_hostile.py build/tests/system/test_hostile_flood
 
+# README's commands in a bare root of the next Debian; continuous integration does it with Debian 12.
+.PHONY: test-debian13
+test-debian13:
+	@tests/bare_root trixie 'make demo' 'make test'
+
 bench: deps-bench all
 	@$(MAKE) --no-print-directory bench-bins
 	@for b in $(BENCH_BINS); do $$b || exit 1; done
@@ -347,6 +352,7 @@ help:
 	@echo "make demo       4 trainers learn handwritten digits over the store, sync and async"
 	@echo "make run        the daemon alone, on 127.0.0.1"
 	@echo "make test       all tests (10 to 20 minutes on 2 cores); make test-long for more"
+	@echo "make test-debian13  both of README's commands in a bare Debian 13 made by debootstrap; takes root"
 	@echo "make bench      push, pull and update in figures on this machine, beside others"
 	@echo "make fuzz-long  each fuzzer for an hour"
 	@echo "make gpu-check-bundle  a tar to unpack on a machine with a GPU, and check.sh in it to run there"
