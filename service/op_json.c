@@ -102,8 +102,8 @@ enum status get_store(struct request *r, json_t *in, struct store **out, struct 
             return error_set(e, REASON_NO_STORE, "there is no store of so long a name; %d bytes are the most",
                              STORE_NAME_SIZE_MAX);
         if (s == NULL)
-            return error_set(e, REASON_NO_STORE, "there is no store '%s' yet; its first worker creates it, or paramctl call Create "
-                             "'{\"store\": \"%s\", \"type\": \"dist_async\"}'", json_string_value(v), json_string_value(v));
+            return error_set(e, REASON_NO_STORE, "there is no store '%s' yet; its first worker creates it, or: "
+                             "paramctl store create %s dist_async", json_string_value(v), json_string_value(v));
     } else {
         return error_set(e, REASON_BAD_ARGUMENT, "/store: the id that Create answered, or the store's name");
     }

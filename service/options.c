@@ -237,13 +237,13 @@ enum status options_agree(const struct store_options *have, const struct store_o
 
     if (have->mode != wanted->mode)
         return error_set(e, REASON_STORE_DIFFERS, "store '%s' is of type '%s', not '%s'; name another store, or "
-                         "delete this one", store, have->type, wanted->type);
+                         "delete this one: paramctl store delete %s", store, have->type, wanted->type, store);
     for (size_t i = 0; i < ROW_COUNT; i++) {
         if (!(wanted->given >> i & 1) || value_of(have, &rows[i]) == value_of(wanted, &rows[i])) continue;
         print_value(&rows[i], value_of(have, &rows[i]), a);
         print_value(&rows[i], value_of(wanted, &rows[i]), b);
-        return error_set(e, REASON_STORE_DIFFERS, "store '%s' has %s = %s, not %s; leave it out, or name another store",
-                         store, rows[i].name, a, b);
+        return error_set(e, REASON_STORE_DIFFERS, "store '%s' has %s = %s, not %s; leave it out, name another "
+                         "store, or delete this one: paramctl store delete %s", store, rows[i].name, a, b, store);
     }
     return STATUS_OK;
 }

@@ -151,8 +151,8 @@ static enum status read_created(struct engine *en, struct bytes document, struct
 
 static const struct error *no_type_yet(struct error *e)
 {
-    error_set(e, REASON_NO_STORE, "the store has no type yet: its first worker creates it, or paramctl call Create "
-              "'{\"store\": \"default\", \"type\": \"dist_async\"}'");
+    error_set(e, REASON_NO_STORE, "the store has no type yet: its first worker creates it, or: "
+              "paramctl store create default dist_async");
     return e;
 }
 

@@ -129,19 +129,6 @@ int run_keys(const struct ctl *c)
     return 0;
 }
 
-/* A key as the store has them: in one of texts "3" is a text. */
-static json_t *key_json(const struct ctl *c, const char *store_type)
-{
-    const char *type = c->key_type != NULL ? c->key_type : store_type, *text = c->args[0];
-    char *end;
-
-    errno = 0;
-    long long n = strtoll(text, &end, 10);
-    bool is_number = errno == 0 && end != text && *end == '\0';
-    if (is_number && (type == NULL || strcmp(type, "int") == 0)) return json_integer(n);
-    return json_string(text); /* NULL: it is not UTF-8 */
-}
-
 /* Bars between the powers of two that hold them: from the smallest numbers there are to the largest. */
 static json_t *histogram_text(const json_t *histogram)
 {
@@ -207,17 +194,14 @@ int run_stats(const struct ctl *c)
 {
     int code = EXIT_ERROR;
     struct paramd *kv = open_daemon(c, &code);
-    json_t *store = kv != NULL ? ask_on(c, kv, "GetStore", of_store(c), &code) : NULL, *said = NULL, *in;
+    json_t *keys = kv != NULL ? ask_keys(c, kv, &code) : NULL, *said = NULL, *in;
 
-    if (store != NULL) {
+    if (keys != NULL) {
         in = of_store(c);
-        json_t *key = key_json(c, json_string_value(json_object_get(store, "key_type")));
-        if (key == NULL) code = complain_usage("a name is no UTF-8");
-        else json_object_set_new(in, "key", key);
-        if (key != NULL) said = ask_on(c, kv, "KeyStats", in, &code);
-        else json_decref(in);
+        json_object_set(in, "key", json_array_get(keys, 0));
+        said = ask_on(c, kv, "KeyStats", in, &code);
     }
-    json_decref(store);
+    json_decref(keys);
     paramd_close(kv);
     if (said == NULL) return code;
     if (c->json) return show_json(said);

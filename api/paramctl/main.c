@@ -10,7 +10,7 @@
 
 enum flag_kind { FLAG_TEXT, FLAG_ON, FLAG_BYTES, FLAG_SECONDS };
 enum { ANYWHERE = 1, KEYS = 2, GET = 4, PULL = 8, PUT = 16, PUSH = 32, BENCH = 64, TOP = 128, VIZ = 256, SUMMARY = 512,
-       STATS = 1024 };
+       STATS = 1024, DELETE = 2048 };
 
 static const struct flag_row {
     const char *name, *argument;
@@ -32,9 +32,9 @@ static const struct flag_row {
     {"into", "FOLDER", FLAG_TEXT, offsetof(struct ctl, into), PULL, "write each value there as KEY.npy"},
     {"wait", "", FLAG_ON, offsetof(struct ctl, wait), GET | PULL | PUSH,
      "get, pull: until there is a newer version; push: until it is applied"},
-    {"force", "", FLAG_ON, offsetof(struct ctl, force), PUT, "also while a round of the key is open, which fails"},
+    {"force", "", FLAG_ON, offsetof(struct ctl, force), PUT | DELETE, "also while a round of the key is open, which fails"},
     {"dtype", "TYPE", FLAG_TEXT, offsetof(struct ctl, dtype), PUT | PUSH, "of a JSON value [the key's, else float32]"},
-    {"key-type", "int|str", FLAG_TEXT, offsetof(struct ctl, key_type), GET | PULL | PUT | PUSH | STATS,
+    {"key-type", "int|str", FLAG_TEXT, offsetof(struct ctl, key_type), GET | PULL | PUT | PUSH | STATS | DELETE,
      "of KEY [the store's; in an empty store a number is a number]"},
     {"size", "BYTES", FLAG_BYTES, offsetof(struct ctl, size), BENCH, "of the large value [4m]"},
     {"seconds", "SECONDS", FLAG_SECONDS, offsetof(struct ctl, seconds), BENCH, "for all of it [4]"},
@@ -68,6 +68,11 @@ static const struct command {
     {"health", "", 0, 0, ANYWHERE, run_health, "whether it serves",
      "Ends with 0 when it serves, and with 6 when it drains or does not answer.\n"},
     {"stores", "", 0, 0, ANYWHERE, run_stores, "the stores", ""},
+    {"store", "create|delete|reset NAME", 1, 3, ANYWHERE, run_store, "creates, deletes or empties a store",
+     "TYPE is dist_sync or dist_async [dist_sync]; JSON has more options. reset keeps the store and its options.\n"
+     "  paramctl store create new dist_async\n"
+     "  paramctl store create new '{\"type\": \"dist_sync\", \"num_workers\": 4}'\n"
+     "  paramctl store delete default\n"},
     {"keys", "[PREFIX]", 0, 1, KEYS, run_keys, "the keys of a store", ""},
     {"get", "KEY", 1, 1, GET, run_get, "the value of a key",
      "Prints it as numpy does: more than 1000 elements are abbreviated. With --json all of them come out.\n"
@@ -75,6 +80,7 @@ static const struct command {
     {"put", "KEY FILE.npy|JSON", 2, 2, PUT, run_put, "replaces a value, or creates the key",
      "The updater is not asked. Keys are created in stores without workers, for which paramctl joins for a moment.\n"
      "  paramctl put bias '[0, 0, 0.5]'\n"},
+    {"delete", "KEY...", 1, ARGS_MAX, DELETE, run_delete, "deletes keys and their values", "Deletes all of them or, when one is refused, none.\n"},
     {"push", "KEY FILE.npy|JSON", 2, 2, PUSH, run_push, "pushes a gradient, as a worker of the store",
      "It joins the store for that time: in a dist_sync store the rounds wait for it as for any worker.\n"
      "  paramctl push bias grad.npy --wait\n"},
@@ -103,8 +109,7 @@ static const struct command {
      "  paramctl summary net-symbol.json --shape data=1,3,224,224\n"},
     {"describe", "[METHOD]", 0, 1, ANYWHERE, run_describe, "methods of the protocol; of binary ones the fields", ""},
     {"call", "METHOD [JSON]", 1, 2, ANYWHERE, run_call, "any JSON method",
-     "  paramctl call Create '{\"store\": \"new\", \"type\": \"dist_async\"}'\n"
-     "  paramctl call DeleteStore '{\"store\": \"old\"}'\n"},
+     "  paramctl call GetStore '{\"store\": \"default\"}'\n"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
@@ -127,7 +132,7 @@ static int help(FILE *to, int code)
     for (size_t i = 0; i < COMMAND_COUNT; i++) {
         char left[40];
         snprintf(left, sizeof left, "%s %s", commands[i].name, commands[i].arguments);
-        fprintf(to, "  %-27s %s\n", left, commands[i].text);
+        fprintf(to, "  %-34s %s\n", left, commands[i].text);
     }
     fputs("\n`paramctl COMMAND --help` tells more. Flags of all commands:\n\n", to);
     print_flags(to, ANYWHERE);

@@ -6,6 +6,7 @@
  *   table.c      tables and facts for people
  *   value.c      values as text, as JSON and out of arguments; npy.c the same as .npy
  *   cmd_look.c   info health stores keys stats workers rounds call describe
+ *   cmd_store.c  store create, delete, reset; delete (of a key)
  *   cmd_updater.c  updater get, set, check
  *   cmd_value.c  get pull put push
  *   cmd_bench.c, cmd_top.c, cmd_viz.c (viz summary) */
@@ -42,6 +43,8 @@ int run_keys(const struct ctl *c);
 int run_stats(const struct ctl *c);
 int run_workers(const struct ctl *c);
 int run_rounds(const struct ctl *c);
+int run_store(const struct ctl *c);
+int run_delete(const struct ctl *c);
 int run_updater(const struct ctl *c);
 int run_call(const struct ctl *c);
 int run_describe(const struct ctl *c);
@@ -73,6 +76,8 @@ struct paramd *open_worker(const struct ctl *c, const char *store, const char *t
 /* Asks on a handle, or on one opened for it. Takes the document. The answer, or NULL with *code. */
 json_t *ask_on(const struct ctl *c, struct paramd *kv, const char *method, json_t *document, int *code);
 json_t *ask(const struct ctl *c, const char *method, json_t *document, int *code);
+/* The arguments as keys of the store: numbers in a store of numbers, else names. NULL: *code says. */
+json_t *ask_keys(const struct ctl *c, struct paramd *kv, int *code);
 /* {"store": name} */
 json_t *of_store(const struct ctl *c);
 

@@ -24,7 +24,7 @@ import paramd.daemon  # noqa: E402
 PARAMCTL = os.environ.get("PARAMCTL_BIN", os.path.join(ROOT, "build", "paramctl"))
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PARAMD_")}
 OK, ERROR, USAGE, NOT_FOUND, CONFLICT, AUTH, UNAVAILABLE = range(7)
-COMMANDS = ("info", "health", "stores", "keys", "get", "put", "push", "pull", "updater", "workers", "rounds", "top", "bench",
+COMMANDS = ("info", "health", "stores", "store", "keys", "get", "put", "delete", "push", "pull", "updater", "workers", "rounds", "top", "bench",
             "describe", "call")
 
 
@@ -82,7 +82,9 @@ class Usage(Base):
                                  (("info", "--url"), "--url needs URL"), (("get", "w", "--limit", "3"), "no flag --limit"),
                                  (("--limit", "3", "get", "w"), "no flag --limit"), (("keys", "--limit", "x"), "no number"),
                                  (("info", "--timeout", "0"), "no number of seconds"), (("info", "--json=1"), "takes no value"),
-                                 (("workers", "sack", "w0"), "dismiss"), (("updater", "put"), "usage: paramctl updater"),
+                                 (("workers", "sack", "w0"), "dismiss"), (("store", "drop", "s"), "store delete NAME"),
+                                 (("store", "create"), "store create NAME"), (("store", "delete", "a", "b"), "store delete NAME"),
+                                 (("store", "create", "s", "{"), "JSON object"), (("updater", "put"), "usage: paramctl updater"),
                                  (("get", "w", "--key-type", "x"), "int or str"), (("bench", "--size", "1"), "--size"),
                                  (("call", "List", "{"), "no JSON object"), (("call", "List", "[]"), "no JSON object"),
                                  (("call", "Push"), "carries values")):
@@ -396,6 +398,44 @@ class Values(Base):
             self.assertIn(line, shown)
         self.assertEqual(json.loads(self.ctl("updater", "--store", "checked")), {"type": "assign"})
         self.ctl("updater", "check", '{"type": "adma"}', "--store", "checked", status=ERROR, says="adam")
+
+    def test_stores_are_created_reset_and_deleted(self):
+        self.assertEqual(self.ctl("store", "create", "mine", "dist_async"), "store mine, dist_async, is created\n")
+        self.assertEqual(self.ctl("store", "create", "mine", "dist_async"), "store mine, dist_async, was there already\n")
+        self.ctl("store", "create", "mine", status=CONFLICT, says="paramctl store delete mine")
+        self.ctl("put", "w", "[1, 2]", "--store", "mine")
+        self.assertEqual(self.ctl("store", "reset", "mine"), "store mine is reset: 1 keys are deleted\n")
+        self.ctl("get", "w", "--store", "mine", status=NOT_FOUND)
+        self.assertEqual(self.ctl("store", "delete", "mine"), "store mine is deleted\n")
+        self.ctl("store", "delete", "mine", status=NOT_FOUND, says="mine")
+        self.assertTrue(self.json("store", "create", "mine", '{"num_workers": 3}')["created"])
+        self.assertEqual(self.json("call", "GetStore", '{"store": "mine"}')["num_workers"], 3)
+        self.ctl("store", "create", "mine", '{"num_workers": 2}', status=CONFLICT, says="paramctl store delete mine")
+        self.assertEqual(self.json("store", "delete", "mine"), {})
+
+    def test_the_command_in_a_refusal_cures_it(self):
+        """A second job of another type or size is told the command that makes room for it."""
+        for second in ({"num_workers": 2}, {"type": "dist_async"}):
+            paramd.kv.create("dist_sync", url=self.daemon.url, store="again", num_workers=1).close()
+            options = {"num_workers": 1, **second}
+            kind = options.pop("type", "dist_sync")
+            with self.assertRaisesRegex(paramd.errors.FailedPrecondition, "paramctl store delete again") as refused:
+                paramd.kv.create(kind, url=self.daemon.url, store="again", **options)
+            self.ctl(*re.search(r"paramctl (store delete \S+)", str(refused.exception))[1].split())
+            paramd.kv.create(kind, url=self.daemon.url, store="again", num_workers=1).close()
+            self.ctl("store", "delete", "again")
+
+    def test_keys_are_deleted_all_or_none(self):
+        for store in ("names", "numbers"):
+            self.ctl("store", "create", store, "dist_async")
+        for key in ("a1", "a2", "a3"):
+            self.ctl("put", key, "[1]", "--store", "names")
+        self.ctl("delete", "a1", "nothere", "--store", "names", status=NOT_FOUND, says="nothere")
+        self.assertEqual(self.ctl("delete", "a1", "a2", "--store", "names"), "2 of store names deleted\n")
+        self.assertEqual([row["key"] for row in self.json("keys", "--store", "names")["items"]], ["a3"])
+        self.ctl("put", "7", "[1]", "--store", "numbers")
+        self.ctl("delete", "7", "--store", "numbers")
+        self.ctl("get", "7", "--store", "numbers", status=NOT_FOUND)
 
     def test_push_is_a_workers_and_the_updater_runs(self):
         self.ctl("call", "Create", '{"store": "trained", "type": "dist_async"}')
