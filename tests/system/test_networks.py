@@ -490,6 +490,14 @@ class Example(unittest.TestCase):
             self.assertIn('Total params: 96,000', done.stdout)
             self.assertIn('data-key', pathlib.Path(folder, 'mf-trained.svg').read_text())
 
+    def test_two_users_of_one_machine_get_folders_of_their_own(self):
+        with tempfile.TemporaryDirectory() as shared:
+            for _ in range(2):
+                done = subprocess.run([sys.executable, str(ROOT / 'api/python/examples/matrix_factorization.py')],
+                                      capture_output=True, text=True, timeout=300, env={**os.environ, 'TMPDIR': shared})
+                self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(len(os.listdir(shared)), 2)
+
 
 class Count(unittest.TextTestResult):
     passed = 0

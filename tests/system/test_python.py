@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import pathlib
 import pickle
+import re
 import select
 import signal
 import socket
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import unittest
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'api' / 'python'))
@@ -1085,6 +1087,29 @@ class Demo(Case):
         done = run_example('demo.py')
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(done.stdout.count('good'), 2, done.stdout)
+        self.assertRegex(done.stdout, r'(?m)^its page, while this runs: http://127\.0\.0\.1:\d+/$')
+        self.assertIn('lists w3 as missing', done.stdout)
+        self.assertRegex(done.stdout, r"a trainer +w[012]: [A-Z_]+: .*'w3'")
+
+    def test_stay_leaves_the_daemon_up_until_ctrl_c(self):
+        demo = subprocess.Popen([sys.executable, str(EXAMPLES / 'demo.py'), '--stay'], stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(demo.stdout.close)
+        self.addCleanup(demo.kill)
+        said = ''
+        for line in demo.stdout:
+            said += line
+            if 'build/paramctl' in line:
+                break
+        children = children_of(demo.pid)
+        self.assertEqual(len(children), 1, said)
+        page = re.search(r'stays up for its page, (http://\S+), until', said)
+        with urllib.request.urlopen(page[1], timeout=CHILD_S) as answer:
+            self.assertEqual(answer.status, 200)
+        demo.send_signal(signal.SIGINT)
+        said += demo.communicate(timeout=CHILD_S)[0]
+        self.assertEqual(demo.returncode, 0, said)
+        self.assertGone(children)
 
     def test_ctrl_c_leaves_no_process(self):
         demo, children = self.start()

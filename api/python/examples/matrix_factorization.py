@@ -99,9 +99,11 @@ def train(kv, net, random):
 def main():
     options = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     options.add_argument('--url', help='front door of a daemon; without it the store is in this process')
-    options.add_argument('--out', default=os.path.join(tempfile.gettempdir(), 'matrix_factorization'),
-                         help='the drawing, as DOT and, with .svg behind, as a picture')
+    options.add_argument('--out', help='where the files go, without ending (else a new temporary folder)')
     chosen = options.parse_args()
+    # A folder of its own: on a shared machine a fixed name may be another user's.
+    if chosen.out is None:
+        chosen.out = os.path.join(tempfile.mkdtemp(prefix='paramd-'), 'matrix_factorization')
     net = build()
     show(net, chosen.out)
     kind = {'url': chosen.url, 'store': 'matrix_factorization', 'num_workers': 1, 'on_reinit': 'replace'} if chosen.url else {}
