@@ -259,8 +259,10 @@ need = @missing=$$(for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/nu
 		exit 1; \
 	fi; \
 	echo "installing: $$missing"; \
-	$$sudo $$apt update && \
-	$$sudo env DEBIAN_FRONTEND=noninteractive $$apt install -y --no-install-recommends $$missing >/dev/null
+	mkdir -p build && \
+	{ $$sudo $$apt update && \
+	$$sudo env DEBIAN_FRONTEND=noninteractive $$apt install -y --no-install-recommends $$missing; } >build/apt.log 2>&1 || \
+	{ cat build/apt.log; exit 1; }
 
 .PHONY: deps-build deps-run deps-test deps-bench
 deps-build:
@@ -278,7 +280,7 @@ deps:
 # ---- what one does with it --------------------------------------------------------------------------------------
 
 demo: deps-run all
-	@$(PYTHON) api/python/examples/demo.py
+	@$(PYTHON) api/python/examples/demo.py $(ARGS)
 
 run: all
 	@build/paramd
@@ -290,7 +292,7 @@ test-bins: $(TEST_BINS) $(OUT)/tests/gpu/bench_gpu $(if $(HAVE_CUDA),$(OUT)/para
 # Python tests, the document checks, and each fuzzer for FUZZ_SECONDS. All of it on a machine without a GPU, traffic on loopback only.
 FUZZ_SECONDS ?= 20
 SCRIPTS := tests/unit/test_headers.sh tests/unit/test_cuda_link.sh tests/unit/test_layers.py tests/device/test_on_ptx.sh \
-	$(wildcard tests/system/test_*.py) $(if $(HAVE_CUDA),,tests/cusim/without_cuda.sh)
+	tests/system/test_linking.sh $(wildcard tests/system/test_*.py) $(if $(HAVE_CUDA),,tests/cusim/without_cuda.sh)
 # those in which several threads take part
 THREADED := $(filter tests/cusim/test_cusim.c tests/cusim/test_nccl.c tests/cusim/test_group_nccl.c %test_mailbox.c %test_log.c \
 	%test_store.c %test_server.c %test_plane.c tests/device/test_device.c tests/device/test_cuda.c tests/device/test_cuda_program.c \
