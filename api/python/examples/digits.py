@@ -148,7 +148,7 @@ def parse(arguments):
     parser.add_argument('--epochs', type=int, default=EPOCHS)
     parser.add_argument('--seed', type=int, default=0, help='of the first weights and the order of the pictures')
     parser.add_argument('--worker-timeout', type=float, help='seconds of silence until a worker counts as dead')
-    parser.add_argument('--on-reinit', choices=['error', 'replace', 'keep'],
+    parser.add_argument('--on-reinit', choices=['error', 'replace'],
                         help='what to do when the store has weights of an earlier run')
     parser.add_argument('--json', action='store_true', help='report in JSON, a line an epoch')
     return parser.parse_args(arguments)

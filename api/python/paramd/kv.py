@@ -78,7 +78,8 @@ def create(*args, **kwargs):
     worker_name     name of this worker in messages; worker_id: 32 hexadecimal digits (or a uuid.UUID) that stay the
                     same when a worker is started again.
     round_timeout   seconds after which a round fails and names those who did not push.
-    on_reinit       what init of a key that exists does: 'error', 'replace' (new value), 'keep' (the present one).
+    on_reinit       what init of a key that exists does: 'error', 'replace' (new value), 'keep' (the present one: the
+                    pushes of earlier runs are in it, so go on behind them; to push them again counts them twice).
                     Left out: the variable PARAMD_ON_REINIT.
     async_default   what a push without an updater does in dist_async: 'assign', 'add' or 'error'.
     token           secret that the daemon may ask for. Left out: the variable PARAMD_TOKEN, else the file that
