@@ -45,5 +45,7 @@ static inline const char *dtype_name(enum dtype t) { return dtype_facts[t].name;
 static inline const char *dtype_numpy(enum dtype t) { return dtype_facts[t].numpy; }    /* "float32" */
 /* Takes both names; false: neither. */
 bool dtype_parse(struct bytes name, enum dtype *out);
+/* Writes v as an element of a floating type, rounded to nearest. false: v is finite and would become infinite. */
+bool dtype_put_real(enum dtype t, double v, void *to);
 
 #endif

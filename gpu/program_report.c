@@ -85,7 +85,7 @@ enum { ELEMENTS = 4, STEPS = 2 };
 
 static const float example_stored[ELEMENTS] = {1, -0.5f, 0, 2}, example_grad[ELEMENTS] = {0.5f, -1, 0.25f, 0};
 
-/* Seven digits are what a float has; more would show noise. */
+/* Seven digits are what a float has; more would show noise. What JSON has no number for is a text, as in values. */
 static void write_array(const char *name, const float *at, struct buf *json)
 {
     char digits[32];
@@ -94,7 +94,9 @@ static void write_array(const char *name, const float *at, struct buf *json)
     for (unsigned i = 0; i < ELEMENTS; i++) {
         snprintf(digits, sizeof digits, "%.7g", (double)at[i]);
         if (i > 0) buf_text(json, ", ");
-        buf_number(json, strtod(digits, NULL));
+        if (isnan(at[i])) buf_text(json, "\"NaN\"");
+        else if (isinf(at[i])) buf_text(json, at[i] > 0 ? "\"Infinity\"" : "\"-Infinity\"");
+        else buf_number(json, strtod(digits, NULL));
     }
     buf_text(json, "]");
 }

@@ -283,16 +283,18 @@ static bool put(struct buf *out, const void *from, size_t size)
     return true;
 }
 
+/* A number that the type can only hold as infinity is refused: whoever means infinity writes its name. */
 static bool read_element(const json_t *v, enum dtype t, struct buf *out)
 {
+    uint8_t element[8];
     int64_t n = 0;
     double d = 0;
 
     switch (t) {
-    case DTYPE_f32: return read_real(v, &d) && put(out, &(float){(float)d}, 4);
-    case DTYPE_f64: return read_real(v, &d) && put(out, &d, 8);
-    case DTYPE_f16: return read_real(v, &d) && put(out, &(uint16_t){half_narrow_f16((float)d)}, 2);
-    case DTYPE_bf16: return read_real(v, &d) && put(out, &(uint16_t){half_narrow_bf16((float)d)}, 2);
+    case DTYPE_f32:
+    case DTYPE_f64:
+    case DTYPE_f16:
+    case DTYPE_bf16: return read_real(v, &d) && dtype_put_real(t, d, element) && put(out, element, dtype_size(t));
     case DTYPE_i8: return read_whole(v, INT8_MIN, INT8_MAX, &n) && put(out, &(int8_t){(int8_t)n}, 1);
     case DTYPE_u8: return read_whole(v, 0, UINT8_MAX, &n) && put(out, &(uint8_t){(uint8_t)n}, 1);
     case DTYPE_i32: return read_whole(v, INT32_MIN, INT32_MAX, &n) && put(out, &(int32_t){(int32_t)n}, 4);
@@ -309,9 +311,12 @@ static enum status read_nested(const json_t *v, const struct tensor *t, unsigned
     size_t i;
 
     if (depth == t->ndim) {
+        size_t index = out->size / dtype_size(t->dtype);
         if (read_element(v, t->dtype, out)) return STATUS_OK;
-        return error_set(e, REASON_BAD_ARGUMENT, "/data: element %zu is no %s", out->size / dtype_size(t->dtype),
-                         dtype_numpy(t->dtype));
+        if (json_is_number(v) && !dtype_is_integer(t->dtype))
+            return error_set(e, REASON_BAD_ARGUMENT, "/data: element %zu, %g, is too large for %s; write \"Infinity\" if "
+                             "that is meant", index, json_number_value(v), dtype_numpy(t->dtype));
+        return error_set(e, REASON_BAD_ARGUMENT, "/data: element %zu cannot be stored as %s", index, dtype_numpy(t->dtype));
     }
     if (!json_is_array(v) || json_array_size(v) != (size_t)t->dims[depth])
         return error_set(e, REASON_SHAPE_MISMATCH, "/data: at depth %u a list of %" PRId64 " is expected", depth,

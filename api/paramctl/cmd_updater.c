@@ -79,12 +79,15 @@ static int updater_set(const struct ctl *c, const char *argument)
 /* "0.5, -1, 0.25" */
 static json_t *list_text(const json_t *list)
 {
-    char text[CELL_SIZE] = "";
+    char text[CELL_SIZE] = "", number[CELL_SIZE];
     size_t at = 0;
 
-    for (size_t i = 0; i < json_array_size(list) && at < sizeof text; i++)
-        at += (size_t)snprintf(text + at, sizeof text - at, "%s%.4g", i > 0 ? ", " : "",
-                               json_number_value(json_array_get(list, i)));
+    for (size_t i = 0; i < json_array_size(list) && at < sizeof text; i++) {
+        const json_t *v = json_array_get(list, i);
+        if (json_is_number(v)) snprintf(number, sizeof number, "%.4g", json_number_value(v));
+        else cell(v, LOOK_TEXT, number);         /* NaN, Infinity */
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s", i > 0 ? ", " : "", number);
+    }
     return json_string(text);
 }
 

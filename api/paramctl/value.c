@@ -194,10 +194,10 @@ static bool put_number(struct value *v, size_t index, const json_t *j)
         return false;
     }
     switch (v->tensor.dtype) {
-    case PARAMD_F32: *(float *)p = (float)x; return true;
-    case PARAMD_F64: *(double *)p = x; return true;
-    case PARAMD_F16: *(uint16_t *)p = half_narrow_f16((float)x); return true;
-    case PARAMD_BF16: *(uint16_t *)p = half_narrow_bf16((float)x); return true;
+    case PARAMD_F32:
+    case PARAMD_F64:
+    case PARAMD_F16:
+    case PARAMD_BF16: return dtype_put_real((enum dtype)v->tensor.dtype, x, p);
     case PARAMD_I8: *(int8_t *)p = (int8_t)n; return n >= INT8_MIN && n <= INT8_MAX;
     case PARAMD_U8: *(uint8_t *)p = (uint8_t)n; return n >= 0 && n <= UINT8_MAX;
     case PARAMD_I32: *(int32_t *)p = (int32_t)n; return n >= INT32_MIN && n <= INT32_MAX;
@@ -210,7 +210,10 @@ static bool fill(struct value *v, const json_t *j, int dim, size_t *index)
 {
     if (dim == v->tensor.ndim) {
         if (put_number(v, (*index)++, j)) return true;
-        complain_usage("element %zu of the JSON value is no %s", *index - 1, dtype_text(v->tensor.dtype));
+        if (json_is_number(j) && !is_integer(v->tensor.dtype))
+            complain_usage("element %zu of the JSON value, %g, is too large for %s; write \"Infinity\" if that is meant",
+                           *index - 1, json_number_value(j), dtype_text(v->tensor.dtype));
+        else complain_usage("element %zu of the JSON value cannot be stored as %s", *index - 1, dtype_text(v->tensor.dtype));
         return false;
     }
     if (!json_is_array(j) || (int64_t)json_array_size(j) != v->shape[dim]) {

@@ -354,8 +354,21 @@ class Values(Base):
                                      (self.path("cut.npy"), USAGE, "ends before")):
             self.ctl("put", "f32", value, status=status, says=words)
         self.ctl("put", "i8", "[1, 128]", status=USAGE, says="element 1")
+        self.ctl("put", "f32", "[[1, 2, 3], [4, 5, 1e39]]", status=USAGE, says="element 5 of the JSON value, 1e+39, is too large")
         self.ctl("put", "f32", "[1]", "--dtype", "complex", status=USAGE, says="float32")
         self.assertEqual(self.json("get", "f32")["version"], 1)
+
+    def test_finite_numbers_never_become_infinite(self):
+        for dtype, most, beyond in (("float16", "65519", "65520"), ("bfloat16", "3.3895e38", "3.4e38"),
+                                    ("float32", "3.4028235e38", "3.5e38"), ("float64", "1.7e308", None)):
+            key = "most_" + dtype
+            self.kv.init(key, np.zeros(3, paramd.bfloat16 if dtype == "bfloat16" else dtype))
+            self.ctl("put", key, f"[{most}, -{most}, \"Infinity\"]")
+            value = self.json("get", key)["data"]
+            self.assertTrue(np.isfinite(value[:2]).all())
+            self.assertEqual(value[2], "Infinity")
+            for number in (beyond, "-" + beyond) if beyond else ():
+                self.ctl("put", key, f"[1, {number}, 1]", status=USAGE, says='element 1 of the JSON value')
 
     def test_numbers_and_names_as_keys(self):
         self.ctl("call", "Create", '{"store": "numbers", "type": "dist_async"}')
@@ -378,6 +391,14 @@ class Values(Base):
         with open(self.path("rule.txt"), "w") as file:
             file.write("stored += graad * 2\n")
         self.ctl("updater", "check", self.path("rule.txt"), status=ERROR, says="grad")
+
+    def test_updater_check_shows_what_is_not_finite(self):
+        rule = self.path("wild.txt")
+        with open(rule, "w") as file:
+            file.write("stored -= 1e39 * grad")
+        self.assertRegex(self.ctl("updater", "check", rule), r"(?m)^step 1 +-Infinity, Infinity, -Infinity, NaN ")
+        self.assertEqual(self.json("updater", "check", rule)["example"]["steps"][0]["stored"],
+                         ["-Infinity", "Infinity", "-Infinity", "NaN"])
 
     def test_updater_check_asks_the_daemon_what_a_document_or_a_text_would_do_to_a_store(self):
         self.ctl("call", "Create", '{"store": "checked", "type": "dist_async"}')

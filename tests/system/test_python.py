@@ -165,6 +165,22 @@ class Forms:
                 self.assertEqual((got.dtype, got.shape), (np.dtype(name), (2, 3)))
                 self.assertAll(got, 7)
 
+    def test_finite_numbers_never_become_infinite(self):
+        for name, dtype, most, beyond in (('float16', np.float16, 65519, 65520), ('float32', np.float32, 3.4028235e38, 1e39),
+                                          ('bfloat16', paramd.bfloat16, 3.3895e38, 3.4e38)):
+            self.kv.init(name, np.zeros(2, dtype))
+            self.kv.set(name, [most, float('-inf')])
+            kept = self.kv.pull(name)
+            kept = paramd.from_bfloat16(kept) if name == 'bfloat16' else kept
+            self.assertEqual(np.isfinite(kept).tolist(), [True, False])
+            for call in (self.kv.set, self.kv.push):
+                with self.assertRaisesRegex(errors.InvalidArgument, rf'at index \(1,\) is too large for {name}'):
+                    call(name, [1, beyond])
+        for number in (1e39, 10**40, np.float64(-1e39).item()):
+            with self.assertRaisesRegex(errors.InvalidArgument, 'is too large for float32'):
+                self.kv.init('x', number)
+        self.assertNotIn('x', self.kv)
+
     def test_numbers_take_the_dtype_of_the_key(self):
         self.kv.init('f', 2)
         self.assertEqual(self.kv.pull('f').dtype, F32)

@@ -272,6 +272,16 @@ class Keys(Case):
         self.made("/v1/keys/nonfinite2", {"data": said["data"]})
         np.testing.assert_array_equal(np.load(io.BytesIO(self.d.ask("GET", "/v1/keys/nonfinite2/value?format=npy")[2])), value)
 
+    def test_finite_numbers_never_become_infinite(self):
+        for dtype, most, beyond in (("float16", 65519, 65520), ("bfloat16", 3.3895e38, 3.4e38), ("float32", 3.4028235e38, 1e39)):
+            _, row = self.made(f"/v1/keys/most-{dtype}", {"dtype": dtype, "data": [[most, -most], ["Infinity", 0]]})
+            self.assertTrue(np.isfinite(self.d.ask("GET", f"/v1/keys/most-{dtype}/value")[2]["data"][0]).all())
+            for number in (beyond, -beyond):
+                status, _, said = self.d.ask("PUT", f"/v1/keys/beyond-{dtype}", {"dtype": dtype, "data": [[1, 2], [3, number]]},
+                                             If_None_Match="*")
+                self.assertEqual(status, 400, said)
+                self.assertIn(f"/data: element 3, {number:g}, is too large for {dtype}; write \"Infinity\"", said["detail"])
+
     def test_shapes_scalars_and_empty_values(self):
         for name, shape in (("scalar", ()), ("one", (1,)), ("empty", (0,)), ("hollow", (2, 0, 3)), ("deep", (1,) * 8)):
             value = np.ones(shape, "float64")

@@ -113,6 +113,18 @@ def _is_numbers(thing):
     return _is_number(thing)
 
 
+def _check_finite(given, converted, dtype):
+    """Refuses numbers that the dtype can only hold as infinity."""
+    wide = _half.from_bfloat16(converted) if same_type(dtype, _half.BITS) else converted
+    given = np.asarray(given, np.float64)
+    lost = np.isfinite(given) & ~np.isfinite(wide)
+    if lost.any():
+        at = tuple(int(i) for i in np.argwhere(lost)[0])
+        name = 'bfloat16' if same_type(dtype, _half.BITS) else dtype
+        raise refuse(f'{given[at]!r:.40}{f" at index {at}" if at else ""} is too large for {name}; write '
+                     'float("inf") if that is meant')
+
+
 def _from_numbers(numbers, dtype):
     """Python numbers as an array of exactly that dtype."""
     try:
@@ -123,6 +135,8 @@ def _from_numbers(numbers, dtype):
         raise refuse(f'{numbers!r:.60} is no array of numbers: {error}') from None
     if dtype.kind in 'iu' and not np.array_equal(converted, array):
         raise refuse(f'{numbers!r:.60} does not fit the key\'s dtype {dtype} exactly')
+    if dtype.kind not in 'iu':
+        _check_finite(array, converted, dtype)
     return converted
 
 
