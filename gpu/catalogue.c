@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 
 const char *const hyper_flag[] = {"false", "true", NULL};
 const char *const hyper_convention[] = {"mxnet", "torch", NULL};
@@ -657,6 +658,6 @@ const struct updater_row *updater_row_at(unsigned index) { return index < UPDATE
 const struct updater_row *updater_row_find(struct bytes name)
 {
     for (unsigned i = 0; i < UPDATERS; i++)
-        if (bytes_equal(name, bytes_text(updaters[i].name))) return &updaters[i];
+        if (name.size == strlen(updaters[i].name) && strncasecmp(name.at, updaters[i].name, name.size) == 0) return &updaters[i];
     return NULL;
 }

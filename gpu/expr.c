@@ -668,6 +668,8 @@ static bool new_name(struct parser *p, const char *kind, struct token *out)
     if (out->kind != TOKEN_NAME) expected(p, what);
     else if (function_find(word) != NULL) fail_word(p, out, "is a function of the language");
     else if (is_keyword(word)) fail_word(p, out, "begins a statement of its own");
+    else if (strcmp(kind, "slot") == 0 && bytes_equal(word, bytes_text("master")))
+        fail_word(p, out, "is the slot of the f32 copy of an f16 or bf16 value; take another name");
     else if ((s = symbol_find(p->x, word)) == NULL) advance(p);
     else if (s->kind == SYMBOL_PARAM || s->kind == SYMBOL_SLOT)
         fail(p, out->at, "there is a %s '%s' already", s->kind == SYMBOL_PARAM ? "param" : "slot", s->name);

@@ -156,6 +156,7 @@ struct updater_row {
 
 /* The catalogue, in the order of documents; NULL at the end of it. */
 const struct updater_row *updater_row_at(unsigned index);
+/* Case does not count, as in MXNet. NULL: there is none. */
 const struct updater_row *updater_row_find(struct bytes name);
 /* Columns that the rule sees in the value; count when it sees no rows. */
 size_t rule_columns(enum rule_id r, const struct rule_key *key);

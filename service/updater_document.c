@@ -126,13 +126,49 @@ static const struct updater_row *read_type(const json_t *document, struct faults
     return NULL;
 }
 
+/* What people type who come from another library, and what it is called here. The first row counts whose name here is a
+ * name of the updater (NULL: of any), so a word may stand twice. */
+static const struct hint {
+    const char *typed, *here, *says;
+} hints[] = {
+    {"lr", "learning_rate", "write learning_rate"},
+    {"eta", "learning_rate", "write learning_rate"},
+    {"eps", "epsilon", "write epsilon"},
+    {"weight_decay", "wd", "write wd"},
+    {"betas", "beta1", "write beta1 and beta2, a number each"},
+    {"momentum_decay", "schedule_decay", "write schedule_decay"},
+    {"gamma1", "rho", "MXNet 1.x's gamma1 is rho here"},
+    {"gamma2", "momentum", "MXNet 1.x's gamma2 is momentum here"},
+    {"alpha", "rho", "PyTorch's alpha is rho here"},
+    {"clip", "clip_gradient", "write clip_gradient"},
+    {"lr_scheduler", "learning_rate", "write schedule, such as {\"type\": \"cosine\", \"max_update\": 1000}"},
+    {"nesterov", "momentum", "take the type nag"},
+    {"nesterov", NULL, "take the type nag or nadam"},
+    {"lazy_update", NULL, "leave it out: it concerns sparse rows, which there are none of here"},
+    {"amsgrad", NULL, "leave it out: there is no AMSGrad here"},
+    {"dampening", NULL, "leave it out: there is no dampening here"},
+    {"begin_num_update", NULL, "leave it out: keys count their own updates; set_states sets the count"},
+};
+
+static const char *hint_of(const char *name, const char *const *names)
+{
+    for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++) {
+        if (strcmp(hints[i].typed, name) != 0) continue;
+        if (hints[i].here == NULL) return hints[i].says;
+        for (size_t k = 0; names[k] != NULL; k++)
+            if (strcmp(names[k], hints[i].here) == 0) return hints[i].says;
+    }
+    return NULL;
+}
+
 static void unknown_name(const struct place *p, const char *name, const char *const *names, struct faults *f)
 {
-    const char *near = nearest_name(bytes_text(name), names);
+    const char *hint = hint_of(name, names), *near = nearest_name(bytes_text(name), names);
     char name_shown[NAME_SHOWN_SIZE];
 
-    fault(f, "%s/%s: %s has no such name%s%s%s", p->path, shown(name, name_shown), p->owner,
-          near != NULL ? "; did you mean " : "", near != NULL ? near : "", near != NULL ? "?" : "");
+    if (hint != NULL) fault(f, "%s/%s: %s has no such name; %s", p->path, shown(name, name_shown), p->owner, hint);
+    else fault(f, "%s/%s: %s has no such name%s%s%s", p->path, shown(name, name_shown), p->owner,
+               near != NULL ? "; did you mean " : "", near != NULL ? near : "", near != NULL ? "?" : "");
 }
 
 static void word_fault(const struct place *p, const struct hyper_row *h, struct faults *f)
@@ -170,6 +206,8 @@ static void read_hyper(const struct place *p, const struct hyper_row *h, const j
         *out = NAN;
     else if (json_is_number(value) && v >= h->least && v <= h->most && (!h->is_whole || v == floor(v)))
         *out = v + 0.0;      /* -0 becomes 0: equal numbers, equal text */
+    else if (h->least == h->most)
+        fault(f, "%s/%s: must be %g, since %s", p->path, h->name, h->least, h->text);
     else
         fault(f, "%s/%s: must be a %s from %.7g to %.7g%s", p->path, h->name, h->is_whole ? "whole number" : "number",
               h->least, h->most, may_be_off ? " or null" : "");
@@ -370,9 +408,6 @@ static void read_text(const json_t *value, struct updater *u, struct faults *f)
         snprintf(f->picture, sizeof f->picture, "%s", e.text + line);
         return;
     }
-    for (unsigned i = 0; i < u->program->slot_count; i++)
-        if (strcmp(u->program->slots[i].name, "master") == 0)
-            fault(f, "/text: a slot may not be called master, as the f32 copy of an f16 or bf16 value is");
     u->program_text = mem_text(text, bytes.size);
     f->no_memory |= u->program_text == NULL;
 }

@@ -2,9 +2,11 @@
 #include "api/paramctl/paramctl.h"
 
 #include "gpu/program.h"
+#include "service/updater.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SHOWN_MAX = 8 };              /* slots of an example */
 
@@ -27,13 +29,18 @@ static bool is_document(const char *text)
     return text[0] == '{' || (strncmp(text, "null", 4) == 0 && text[4 + strspn(text + 4, " \t\r\n")] == '\0');
 }
 
-/* The document that an argument is, or what stands in the file that it names; *file is for free(). NULL: said. */
-static const char *read_argument(const char *argument, char **file, size_t *size)
+/* The document that an argument is, or that an updater's name stands for, or what the file has that it names. The result
+ * is for free(). NULL: what is wrong has been said. */
+static char *read_argument(const char *argument, size_t *size)
 {
-    *file = NULL;
-    *size = strlen(argument);
-    if (is_document(argument)) return argument;
-    return *file = read_file(argument, size);
+    char *text = NULL;
+    bool is_name = updater_row_find(bytes_text(argument)) != NULL && access(argument, F_OK) != 0;
+
+    if (!is_document(argument) && !is_name) return read_file(argument, size);
+    int n = asprintf(&text, is_name ? "{\"type\": \"%s\"}" : "%s", argument);
+    *size = n > 0 ? (size_t)n : 0;
+    if (n < 0) complain_usage("no memory");
+    return n >= 0 ? text : NULL;
 }
 
 /* A text in the updater language becomes the document of a program. */
@@ -54,13 +61,12 @@ static json_t *document_of(const char *argument, const char *text, size_t size)
 
 static int updater_set(const struct ctl *c, const char *argument)
 {
-    char *file;
     size_t size;
     int code = EXIT_ERROR;
-    const char *text = read_argument(argument, &file, &size);
+    char *text = read_argument(argument, &size);
     json_t *document = text != NULL ? document_of(argument, text, size) : NULL, *in, *j;
 
-    free(file);
+    free(text);
     if (document == NULL) return EXIT_USAGE;
     in = of_store(c);
     json_object_set_new(in, "updater", document);
@@ -194,17 +200,59 @@ static int updater_check_text(const struct ctl *c, const char *path, struct byte
     return 0;
 }
 
-static int updater_check(const struct ctl *c, const char *argument)
+/* The report of a program of a document, with the params that stand there. NULL: it is of another type. */
+static json_t *program_of(json_t *document, struct error *e)
 {
-    char *file;
+    struct program_setting settings[PROGRAM_PARAMS_MAX];
+    const char *text = json_string_value(json_object_get(document, "text")), *name;
+    struct buf report = {0};
+    unsigned count = 0;
+    json_t *value, *j = NULL;
+
+    if (text == NULL) return NULL;
+    json_object_foreach(json_object_get(document, "params"), name, value)
+        settings[count++] = (struct program_setting){bytes_text(name), json_number_value(value)};
+    if (program_report(bytes_text(text), settings, count, &report, e) == STATUS_OK)
+        j = json_loadb((const char *)report.at, report.size, 0, NULL);
+    buf_fini(&report);
+    return j;
+}
+
+/* A document, by the checks that the daemon makes of it; what concerns a store's keys needs the daemon. */
+static int updater_check_alone(const struct ctl *c, const char *argument, struct bytes text)
+{
+    struct updater *u = NULL;
+    struct error e;
+    json_t *j, *program;
+
+    if (updater_parse(text, &u, &e) != STATUS_OK) {
+        fprintf(stderr, "paramctl: %.100s: %s\n", argument, e.text);
+        return EXIT_ERROR;
+    }
+    j = json_loads(updater_text(u), 0, NULL);
+    program = program_of(j, &e);
+    updater_drop(u);
+    j = json_pack("{s:o,s:o*}", "updater", j, "program", program);
+    if (c->json) return show_json(j);
+    print_fact(c, stdout, "updater", "%s; with all its numbers:", json_string_value(json_object_get(json_object_get(j, "updater"), "type")));
+    show_json(json_incref(json_object_get(j, "updater")));
+    if (program != NULL) print_program(c, program);
+    json_decref(j);
+    return 0;
+}
+
+static int check(const struct ctl *c, const char *argument)
+{
     size_t size;
-    const char *text = read_argument(argument, &file, &size);
+    char *text = read_argument(argument, &size);
+    bool alone = c->url == NULL && c->store == NULL;
     int code = EXIT_USAGE;
 
-    if (text != NULL && !is_document(text) && c->url == NULL && c->store == NULL)
-        code = updater_check_text(c, argument, bytes_of(text, size));
-    else if (text != NULL) code = updater_check_document(c, document_of(argument, text, size));
-    free(file);
+    if (text == NULL) return code;
+    if (!alone) code = updater_check_document(c, document_of(argument, text, size));
+    else if (is_document(text)) code = updater_check_alone(c, argument, bytes_of(text, size));
+    else code = updater_check_text(c, argument, bytes_of(text, size));
+    free(text);
     return code;
 }
 
@@ -212,6 +260,6 @@ int run_updater(const struct ctl *c)
 {
     if (c->arg_count == 0 || (c->arg_count == 1 && strcmp(c->args[0], "get") == 0)) return updater_get(c);
     if (c->arg_count == 2 && strcmp(c->args[0], "set") == 0) return updater_set(c, c->args[1]);
-    if (c->arg_count == 2 && strcmp(c->args[0], "check") == 0) return updater_check(c, c->args[1]);
-    return complain_usage("usage: paramctl updater [get | set FILE|JSON | check FILE|JSON]");
+    if (c->arg_count == 2 && strcmp(c->args[0], "check") == 0) return check(c, c->args[1]);
+    return complain_usage("usage: paramctl updater [get | set NAME|FILE|JSON | check NAME|FILE|JSON]");
 }

@@ -89,12 +89,14 @@ static const struct command {
     {"stats", "KEY", 1, 1, STATS, run_stats, "norms, extremes, NaNs and histograms of a key",
      "Looking starts the measuring: gradient and update are told from the next step on.\n"
      "  paramctl stats fc1_weight\n"},
-    {"updater", "[get|set|check FILE|JSON]", 0, 2, ANYWHERE, run_updater, "the updater of a store",
+    {"updater", "[get|set|check WHAT]", 0, 2, ANYWHERE, run_updater, "the updater of a store",
+     "WHAT is the name of an updater, a document, or a file with a document or a text in the updater language.\n"
+     "  paramctl updater set sgd\n"
      "  paramctl updater set '{\"type\": \"sgd\", \"learning_rate\": 0.1}'\n"
      "  paramctl updater set rule.txt      a text in the updater language, or a file with a document; - is stdin\n"
-     "  paramctl updater check rule.txt    what the text needs and does; no daemon is asked\n"
+     "  paramctl updater check rule.txt    what the text or document is and does; no daemon is asked\n"
      "  paramctl updater check rule.txt --url tcp://127.0.0.1:7700    and what would become of a store's keys under it\n"
-     "  paramctl updater check '{\"type\": \"adam\"}' --store s    the same of a document\n"},
+     "  paramctl updater check adam --store s\n"},
     {"workers", "[dismiss NAME|RANK]", 0, 2, ANYWHERE, run_workers, "who has joined a store",
      "A dead worker that is dismissed is no longer waited for.\n"},
     {"rounds", "", 0, 0, ANYWHERE, run_rounds, "open rounds and barriers, and who is missing in them", ""},

@@ -392,6 +392,31 @@ class Values(Base):
             file.write("stored += graad * 2\n")
         self.ctl("updater", "check", self.path("rule.txt"), status=ERROR, says="grad")
 
+    def test_updater_check_alone_asks_no_daemon_and_refuses_what_a_daemon_refuses(self):
+        nobody = {"PARAMD_URL": "tcp://127.0.0.1:1"}
+        self.assertEqual(self.json("updater", "check", "Adam", env=nobody)["updater"]["type"], "adam")
+        self.assertIn('"momentum": 0.9', self.ctl("updater", "check", '{"type": "sgd", "momentum": 0.9}', env=nobody))
+        said = self.json("updater", "check", '{"type": "program", "text": "param a = 1\\nstored -= a * grad", "params": {"a": 2}}',
+                         env=nobody)
+        self.assertEqual(said["program"]["example"]["steps"][0]["stored"], [0, 1.5, -0.5, 2])
+        rule = self.path("master.txt")
+        with open(rule, "w") as file:
+            file.write("slot master = 0\nmaster = grad\nstored = master")
+        for wrong in ('{"type": "sgd", "lr": 1}', '{"type": "adam", "beta1": 2}', rule):
+            alone = subprocess.run([PARAMCTL, "updater", "check", wrong], capture_output=True, text=True, timeout=60,
+                                   env={**CLEAN, **nobody})
+            asked = subprocess.run([PARAMCTL, "updater", "check", wrong, "--url", self.daemon.url], capture_output=True,
+                                   text=True, timeout=60, env=CLEAN)
+            self.assertEqual((alone.returncode, asked.returncode), (ERROR, ERROR), alone.stderr + asked.stderr)
+            cause = alone.stderr.splitlines()[0].removeprefix(f"paramctl: {wrong}: ")
+            self.assertIn(cause, asked.stderr)
+
+    def test_updater_set_takes_the_name_of_an_updater(self):
+        self.ctl("store", "create", "byname", "dist_async")
+        self.ctl("updater", "set", "SGD", "--store", "byname")
+        self.assertEqual(self.json("updater", "get", "--store", "byname")["updater"]["type"], "sgd")
+        self.ctl("updater", "set", "sgdd", "--store", "byname", status=USAGE, says="sgdd: No such file")
+
     def test_updater_check_shows_what_is_not_finite(self):
         rule = self.path("wild.txt")
         with open(rule, "w") as file:

@@ -65,7 +65,7 @@ static const struct {
     {"{\"type\": \"program\", \"text\": \"stored = gard\"}",
      "/text: line 1, column 10: there is no name 'gard' here; did you mean 'grad'?\n  stored = gard\n           ^"},
     {"{\"type\": \"program\", \"text\": \"\"}", "/text: line 1, column 1: the program is empty"},
-    {"{\"type\": \"program\", \"text\": \"slot master = 0; master = grad; stored = grad\"}", "/text: a slot may not be called master"},
+    {"{\"type\": \"program\", \"text\": \"slot master = 0; master = grad; stored = grad\"}", "/text: line 1, column 6: 'master' is the slot of the f32 copy"},
     {"{\"type\": \"program\", \"txt\": \"stored = grad\"}", "/txt: program has no such name; did you mean text?"},
     {"{\"type\": \"program\", \"text\": \"stored = grad\", \"learning_rate\": 1}", "/learning_rate: program has no such name"},
     {"{\"type\": \"program\", \"text\": \"stored = grad\", \"schedule\": {}}", "/schedule: program has no such name"},
