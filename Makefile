@@ -291,8 +291,8 @@ test-bins: $(TEST_BINS) $(OUT)/tests/gpu/bench_gpu $(if $(HAVE_CUDA),$(OUT)/para
 # The unit, device and system tests in release and asan builds, those with threads in a tsan build, unit tests by clang, the
 # Python tests, the document checks, and each fuzzer for FUZZ_SECONDS. All of it on a machine without a GPU, traffic on loopback only.
 FUZZ_SECONDS ?= 20
-SCRIPTS := tests/unit/test_headers.sh tests/unit/test_cuda_link.sh tests/unit/test_layers.py tests/device/test_on_ptx.sh \
-	tests/system/test_linking.sh $(wildcard tests/system/test_*.py) $(if $(HAVE_CUDA),,tests/cusim/without_cuda.sh)
+SCRIPTS := $(wildcard tests/unit/test_*.sh tests/unit/test_*.py tests/device/test_*.sh tests/system/test_*.sh tests/system/test_*.py) \
+	$(if $(HAVE_CUDA),,tests/cusim/without_cuda.sh)
 # those in which several threads take part
 THREADED := $(filter tests/cusim/test_cusim.c tests/cusim/test_nccl.c tests/cusim/test_group_nccl.c %test_mailbox.c %test_log.c \
 	%test_store.c %test_server.c %test_plane.c tests/device/test_device.c tests/device/test_cuda.c tests/device/test_cuda_program.c \

@@ -30,6 +30,13 @@ static void need_sim(void)
     if (!sim_present()) test_skip("the stand-in for CUDA was not built: it needs CUDA's headers");
 }
 
+/* What open_compiling asks for; a test that has anything open by then asks first. */
+static void need_compiler(void)
+{
+    need_sim();
+    need_nvrtc();
+}
+
 /* For what CUDA and the compiler are told to answer, and when. */
 static void need_control(void)
 {
@@ -47,7 +54,7 @@ static struct device *open_compiling(unsigned seed)
 {
     struct device *d = NULL;
 
-    need_sim();
+    need_compiler();
     CHECK_OK(sim_compiling_device_new(seed, &d, &error), &error);
     return d;
 }
@@ -272,12 +279,12 @@ TEST(kernels_give_the_bits_of_the_cpu_for_every_type_and_shape_of_step)
 /* In place of the stand-in's: the machine code is refused, as that of another card, and the PTX is taken. */
 TEST(where_the_machine_code_is_refused_ptx_is_loaded)
 {
+    need_control();
+    need_compiler();
     struct device *d = NULL;
     struct program *p = program_of("stored -= 2 * grad");
     struct value v;
 
-    need_control();
-    need_nvrtc();
     CHECK_OK(sim_device_new(0, &d, &error), &error);
     device_free(d);
     unsetenv("PARAMD_NVRTC");
@@ -428,6 +435,7 @@ enum { FAILURES = sizeof failures / sizeof failures[0] };
 TEST(a_program_that_cannot_be_compiled_or_loaded_is_interpreted_for_good)
 {
     need_control();
+    need_compiler();
     struct program *p = program_of(text);
 
     for (size_t i = 0; i < FAILURES; i++) {
@@ -482,6 +490,7 @@ static void try_step(struct value *v, const struct program *p)
 TEST(every_failing_allocation_leaves_a_program_interpreted)
 {
     need_control();
+    need_compiler();
     struct program *p = program_of("stored = exp(grad)");
     bool hit = true;
     unsigned refused = 0;

@@ -15,7 +15,8 @@ void need_nvrtc(void)
     struct error e;
 
     if (nvrtc.CompileProgram != NULL) return;
-    if (nvrtc_open(&(struct nvrtc_places){NULL, NULL}, &nvrtc, &e) != STATUS_OK) test_skip("NVRTC is not installed here");
+    if (test_lacks("nvrtc") || nvrtc_open(&(struct nvrtc_places){NULL, NULL}, &nvrtc, &e) != STATUS_OK)
+        test_skip("NVRTC is not installed here");
 }
 
 char *nvrtc_ptx(const char *text)

@@ -1,5 +1,7 @@
 #include "tests/lib/test.h"
 
+#include "service/base/mem.h"
+
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -14,6 +16,7 @@ static jmp_buf out;
 static enum { RAN, FAILED, SKIPPED } result;
 static const char *running = "";
 static unsigned limit = 120;
+static int64_t live;              /* blocks of memory when the running test began */
 
 void test_add(struct test_case *t)
 {
@@ -40,8 +43,16 @@ void test_fail(const char *file, int line, const char *format, ...)
     longjmp(out, 1);
 }
 
+bool test_lacks(const char *what)
+{
+    const char *lacking = getenv("PARAMD_TEST_BARE");
+    return lacking != NULL && strstr(lacking, what) != NULL;
+}
+
 void test_skip(const char *why)
 {
+    if (mem_live() > live)
+        test_fail(__FILE__, __LINE__, "skips (%s) with %lld blocks of memory allocated", why, (long long)(mem_live() - live));
     fprintf(stderr, "skipped %s: %s\n", running, why);
     result = SKIPPED;
     longjmp(out, 1);
@@ -99,6 +110,7 @@ int main(int argc, char **argv)
         if (argc > 1 && strstr(t->name, argv[1]) == NULL) continue;
         running = t->name;
         result = RAN;
+        live = mem_live();
         alarm(limit);
         if (setjmp(out) == 0) t->run();
         alarm(0);

@@ -19,7 +19,12 @@ struct test_case {
 
 void test_add(struct test_case *t);
 void test_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4), noreturn));
+/* Ends the test as skipped. Nothing may be open yet: a skip jumps over what would close it, so one that leaves memory of the
+ * program allocated (mem_live) fails. Ask first, open then. */
 void test_skip(const char *why) __attribute__((noreturn));
+/* Whether the tests are to behave as on a machine that lacks `what`, cuda or nvrtc (PARAMD_TEST_BARE="cuda nvrtc"), so that
+ * what they do there is tested on every machine. What looks for one of these asks this first. */
+bool test_lacks(const char *what);
 /* Ends the whole binary as failed after so many seconds in one test; the default is 120. */
 void test_time_limit(unsigned seconds);
 

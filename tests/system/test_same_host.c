@@ -360,10 +360,10 @@ TEST(a_mailbox_that_cannot_be_opened_here_goes_back)
 TEST(trainers_with_mailboxes_of_their_own_sum_in_rounds)
 {
     struct paramd *kv[2];
-    struct array a = array_new(70000, 1), b = array_new(70000, 10);
     char options[300];
 
     start("random", NULL, NULL);
+    struct array a = array_new(70000, 1), b = array_new(70000, 10);
     snprintf(options, sizeof options, "{\"url\": \"%s\", \"num_workers\": 2%s}", server->data, WITH_BOX);
     for (int i = 0; i < 2; i++) CHECK_CALL(paramd_create("dist_sync", options, &kv[i], &e));
     init_key(kv[0], 1, &a);

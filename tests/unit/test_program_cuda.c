@@ -122,6 +122,7 @@ static bool moves_least(unsigned loads, unsigned stores, unsigned loads_wanted, 
 
 TEST(kernels_compile_to_ptx_that_moves_no_more_than_it_must)
 {
+    need_nvrtc();
     for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++)
         for (unsigned wide = 0; wide < 2; wide++) {
             struct buf text = printed(kernels[i].text, wide ? DTYPE_f64 : DTYPE_f32);
@@ -148,6 +149,8 @@ TEST(every_operation_compiles)
         "stored = sqrt(stored) + %s", "stored = 1 / (%s) / 2", "stored = 1 <= %s", "stored = (%s) != stored",
         "stored = abs(-(%s)) + exp(log(stored)) + sign(stored) + tanh(stored)",
     };
+
+    need_nvrtc();
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         for (unsigned k = 0; k < 3; k++) {
             static const char *const operands[] = {"grad", "2.5", "grad + stored"};
