@@ -190,7 +190,7 @@ enum status unix_path_clear(const char *path, struct error *e)
     return s;
 }
 
-static enum status bind_unix(struct address *a, int *out, struct error *e)
+static enum status bind_unix(struct address *a, struct net_sockets *out, struct error *e)
 {
     struct sockaddr_un to;
     int fd = unix_address(a->path, &to);
@@ -201,59 +201,14 @@ static enum status bind_unix(struct address *a, int *out, struct error *e)
         close(fd);
         return s;
     }
-    *out = fd;
+    *out = (struct net_sockets){.fd = {fd}, .count = 1};
     return STATUS_OK;
 }
 
-static int bind_one(const struct addrinfo *to)
+enum status address_bind(struct address *a, struct net_sockets *out, struct error *e)
 {
-    int on = 1, fd = socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-
-    if (fd < 0) return -1;
-    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd, to->ai_addr, to->ai_addrlen) == 0) return fd;
-    int why = errno;
-    close(fd);
-    errno = why;
-    return -1;
-}
-
-static unsigned bound_port(int fd)
-{
-    struct sockaddr_storage at;
-    socklen_t size = sizeof at;
-
-    if (getsockname(fd, (struct sockaddr *)&at, &size) != 0) return 0;
-    if (at.ss_family == AF_INET6) return ntohs(((const struct sockaddr_in6 *)(const void *)&at)->sin6_port);
-    return ntohs(((const struct sockaddr_in *)(const void *)&at)->sin_port);
-}
-
-static enum status bind_tcp(struct address *a, int *out, struct error *e)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV,
-                                   .ai_family = strcmp(a->host, "*") == 0 ? AF_INET : AF_UNSPEC};
-    struct addrinfo *found = NULL;
-    char port[8];
-    int fd = -1;
-
-    snprintf(port, sizeof port, "%u", a->port);
-    int failed = getaddrinfo(strcmp(a->host, "*") == 0 ? NULL : a->host, port, &hints, &found);
-    /* A bare root without /etc/hosts does not know it, and yet it is always the loopback (RFC 6761, 6.3). */
-    if (failed != 0 && strcmp(a->host, "localhost") == 0) failed = getaddrinfo("127.0.0.1", port, &hints, &found);
-    if (failed != 0)
-        return error_set(e, REASON_BAD_ARGUMENT, "%s has no address: %s", a->host, gai_strerror(failed));
-    for (const struct addrinfo *to = found; to != NULL && fd < 0; to = to->ai_next) fd = bind_one(to);
-    int why = errno;
-    freeaddrinfo(found);
-    if (fd < 0)
-        return error_set(e, REASON_SYSTEM, "cannot listen on %s port %u: %s%s", a->host, a->port, strerror(why),
-                         why == EADDRINUSE ? "; is a daemon running already? Port 0 takes any free one" : "");
-    a->port = bound_port(fd);
-    *out = fd;
-    return STATUS_OK;
-}
-
-enum status address_bind(struct address *a, int *fd, struct error *e)
-{
-    return a->ipc ? bind_unix(a, fd, e) : bind_tcp(a, fd, e);
+    if (a->ipc) return bind_unix(a, out, e);
+    enum status s = net_bind(a->host, a->port, out, e);
+    if (s == STATUS_OK) a->port = out->port;
+    return s;
 }

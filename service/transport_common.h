@@ -3,6 +3,7 @@
 #ifndef SERVICE_TRANSPORT_COMMON_H
 #define SERVICE_TRANSPORT_COMMON_H
 
+#include "service/base/net.h"
 #include "service/transport.h"
 
 #include <sys/socket.h>
@@ -37,9 +38,9 @@ struct address {
 
 /* tcp://HOST:PORT, ipc://PATH, unix://PATH. */
 enum status address_parse(const char *url, struct address *out, struct error *e) MUST_CHECK;
-/* A stream socket bound to the address, not yet listening; a->port becomes the real one. Names are resolved, which may
- * wait: at start only. The path of a Unix socket must be free (unix_path_clear). */
-enum status address_bind(struct address *a, int *fd, struct error *e) MUST_CHECK;
+/* Sockets bound to every address of the host, not yet listening (net_bind); a->port becomes the real one. May wait for a
+ * name: at start only. The path of a Unix socket must be free (unix_path_clear). */
+enum status address_bind(struct address *a, struct net_sockets *out, struct error *e) MUST_CHECK;
 /* Removes a Unix socket that nobody answers on any more; a living one is an error. */
 enum status unix_path_clear(const char *path, struct error *e) MUST_CHECK;
 /* The address as a URL. NULL without memory; for mem_free. */

@@ -46,7 +46,7 @@ enum {
     PEER_IDLE_MS = 900000,       /* a person's client may be silent for long; workers send heartbeats */
     SWEEP_MS = 1000,
     FLUSH_MS = 100,              /* libnanomsg tells not when an answer is out; it is given so long before a close */
-    PORT_TRIES = 16,
+    PORT_TRIES = 16, URL_SIZE = NI_MAXHOST + 32,
     PAUSE_MS = 100               /* after a failure of nn_recvmsg that should not be */
 };
 
@@ -526,36 +526,62 @@ static enum status socket_new(struct door *d, struct error *e)
     return STATUS_OK;
 }
 
-/* An own socket at the address first: libnanomsg resolves no names, does not tell the port it was given for 0, and
- * explains little. */
-static enum status probe(struct address *a, char *url, size_t url_size, struct error *e)
+/* The numeric address of a bound socket as libnanomsg reads it. */
+static enum status numeric_url(int fd, char url[URL_SIZE], struct error *e)
 {
     struct sockaddr_storage at;
     socklen_t size = sizeof at;
-    char host[NI_MAXHOST] = "";
-    int fd;
-    enum status s = address_bind(a, &fd, e);
+    char host[NI_MAXHOST] = "", port[8] = "";
+
+    if (getsockname(fd, (struct sockaddr *)&at, &size) != 0 ||
+        getnameinfo((const struct sockaddr *)&at, size, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return error_set(e, REASON_SYSTEM, "a socket has no numeric address");
+    snprintf(url, URL_SIZE, at.ss_family == AF_INET6 ? "tcp://[%.*s]:%s" : "tcp://%.*s:%s", NI_MAXHOST - 1, host, port);
+    return STATUS_OK;
+}
+
+/* Own sockets at the addresses first: libnanomsg resolves no names, does not tell the port it was given for 0, and
+ * explains little. */
+static enum status probe(struct address *a, char urls[NET_SOCKETS_MAX][URL_SIZE], unsigned *count, struct error *e)
+{
+    struct net_sockets sockets;
+    enum status s = address_bind(a, &sockets, e);
 
     if (s != STATUS_OK) return s;
-    if (getsockname(fd, (struct sockaddr *)&at, &size) != 0 ||
-        getnameinfo((const struct sockaddr *)&at, size, host, sizeof host, NULL, 0, NI_NUMERICHOST) != 0)
-        s = error_set(e, REASON_SYSTEM, "%s has no numeric address", a->host);
-    else
-        snprintf(url, url_size, at.ss_family == AF_INET6 ? "tcp://[%s]:%u" : "tcp://%s:%u", host, a->port);
-    close(fd);
+    *count = sockets.count;
+    for (unsigned i = 0; i < sockets.count && s == STATUS_OK; i++) s = numeric_url(sockets.fd[i], urls[i], e);
+    net_close(&sockets);
     return s;
+}
+
+/* All of them or none; false with libnanomsg's error. */
+static bool bind_each(int socket, char urls[NET_SOCKETS_MAX][URL_SIZE], unsigned count)
+{
+    int endpoints[NET_SOCKETS_MAX];
+
+    for (unsigned n = 0; n < count; n++) {
+        endpoints[n] = nn_bind(socket, urls[n]);
+        if (endpoints[n] >= 0) continue;
+        int why = errno;
+        while (n > 0) (void)nn_shutdown(socket, endpoints[--n]);
+        errno = why;
+        return false;
+    }
+    return true;
 }
 
 static enum status bind_tcp(struct door *d, struct error *e)
 {
-    char url[NI_MAXHOST + 32];
+    char urls[NET_SOCKETS_MAX][URL_SIZE];
     const unsigned wanted = d->address.port;
+    unsigned count = 0;
 
     for (int i = 0; i < PORT_TRIES; i++) {
         d->address.port = wanted;
-        enum status s = probe(&d->address, url, sizeof url, e);
+        enum status s = probe(&d->address, urls, &count, e);
         if (s != STATUS_OK) return s;
-        if (nn_bind(d->socket, url) >= 0) return STATUS_OK;
+        if (bind_each(d->socket, urls, count)) return STATUS_OK;
         /* Somebody took the free port in between: then another. */
         if (wanted != 0 || errno != EADDRINUSE) break;
     }

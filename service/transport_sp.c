@@ -28,10 +28,16 @@ enum {
     BACKLOG = 1024
 };
 
+struct listener {
+    struct watch watch;
+    struct door *door;
+};
+
 struct door {
     struct transport base;
     struct address address;
-    struct watch listener;       /* fd -1: closed */
+    struct listener listeners[NET_SOCKETS_MAX];  /* one for each address of the host */
+    unsigned listener_count;
     bool listening;
     bool draining;
     int reserve;                 /* a descriptor given up for refusing a connection when there are no others; or -1 */
@@ -64,8 +70,9 @@ static struct door *door_of(struct transport *t) { return CONTAINER_OF(t, struct
 
 static void listen_on(struct door *d, bool on)
 {
-    if (d->listener.fd < 0 || d->listening == on) return;
-    loop_change(d->base.config.loop, &d->listener, on ? EPOLLIN : 0);
+    if (d->listener_count == 0 || d->listening == on) return;
+    for (unsigned i = 0; i < d->listener_count; i++)
+        loop_change(d->base.config.loop, &d->listeners[i].watch, on ? EPOLLIN : 0);
     d->listening = on;
 }
 
@@ -272,10 +279,10 @@ out:
 
 /* Without a free descriptor a waiting connection can be neither taken nor refused, and the listener would be ready
  * for ever. The reserve is given up for the moment of refusing it; where that fails too, the listener rests. */
-static void refuse_without_descriptor(struct door *d)
+static void refuse_without_descriptor(struct door *d, int listener)
 {
     if (d->reserve >= 0) close(d->reserve);
-    int fd = accept4(d->listener.fd, NULL, NULL, SOCK_CLOEXEC);
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     if (fd >= 0) close(fd);
     d->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (fd < 0 || d->reserve < 0) listen_on(d, false);
@@ -298,7 +305,7 @@ static void take_connection(struct door *d, int fd, const struct sockaddr_storag
 
 static void listener_ready(struct watch *w, uint32_t events)
 {
-    struct door *d = CONTAINER_OF(w, struct door, listener);
+    struct door *d = CONTAINER_OF(w, struct listener, watch)->door;
 
     (void)events;
     for (int i = 0; i < ACCEPT_TURN && d->listening; i++) {
@@ -315,7 +322,7 @@ static void listener_ready(struct watch *w, uint32_t events)
         case EMFILE: case ENFILE:
             transport_count_refused(&d->base, REASON_SYSTEM, 1);
             log_debug("door", "%s: no descriptor for a new connection", d->base.url);
-            refuse_without_descriptor(d);
+            refuse_without_descriptor(d, w->fd);
             break;
         case EAGAIN:
             return;
@@ -383,10 +390,12 @@ static uint64_t door_tick(struct transport *t, uint64_t now_ms)
 
 static void listener_close(struct door *d)
 {
-    if (d->listener.fd < 0) return;
-    loop_remove(d->base.config.loop, &d->listener);
-    close(d->listener.fd);
-    d->listener.fd = -1;
+    if (d->listener_count == 0) return;
+    for (unsigned i = 0; i < d->listener_count; i++) {
+        loop_remove(d->base.config.loop, &d->listeners[i].watch);
+        close(d->listeners[i].watch.fd);
+    }
+    d->listener_count = 0;
     d->listening = false;
     if (d->address.ipc) unlink(d->address.path);
 }
@@ -427,15 +436,29 @@ static void door_close(struct transport *t)
 static const struct transport_ops door_ops = {door_tick, door_drain, door_idle, door_connections, door_refused,
                                               door_close};
 
+/* A socket that is taken over is listener_close's. */
+static enum status listener_open(struct door *d, int fd, struct error *e)
+{
+    struct listener *l = &d->listeners[d->listener_count];
+
+    *l = (struct listener){.watch = {.fd = fd, .ready = listener_ready}, .door = d};
+    if (listen(fd, BACKLOG) != 0) return error_set(e, REASON_SYSTEM, "cannot listen: %s", strerror(errno));
+    enum status s = loop_add(d->base.config.loop, &l->watch, EPOLLIN, e);
+    if (s == STATUS_OK) d->listener_count++;
+    return s;
+}
+
 static enum status door_listen(struct door *d, struct error *e)
 {
+    struct net_sockets sockets = {.count = 0};
     enum status s = d->address.ipc ? unix_path_clear(d->address.path, e) : STATUS_OK;
 
-    if (s == STATUS_OK) s = address_bind(&d->address, &d->listener.fd, e);
-    if (s != STATUS_OK) return s;
-    if (listen(d->listener.fd, BACKLOG) != 0)
-        return error_set(e, REASON_SYSTEM, "cannot listen: %s", strerror(errno));
-    s = loop_add(d->base.config.loop, &d->listener, EPOLLIN, e);
+    if (s == STATUS_OK) s = address_bind(&d->address, &sockets, e);
+    for (unsigned i = 0; i < sockets.count; i++) {
+        if (s == STATUS_OK) s = listener_open(d, sockets.fd[i], e);
+        if (s != STATUS_OK) close(sockets.fd[i]);
+    }
+    if (s != STATUS_OK && sockets.count > 0 && d->address.ipc) unlink(d->address.path);
     d->listening = s == STATUS_OK;
     return s;
 }
@@ -449,7 +472,6 @@ enum status transport_sp_open(const struct transport_config *config, const char 
     if (d == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a door");
     transport_init(&d->base, &door_ops, config);
     list_init(&d->conns);
-    d->listener = (struct watch){.fd = -1, .ready = listener_ready};
     d->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     s = origins_init(&d->origins, d->base.config.address_max, e);
     if (s != STATUS_OK) goto out;

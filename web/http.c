@@ -3,15 +3,15 @@
 #include "service/base/clock.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
+#include "service/base/net.h"
 #include "web/gate.h"
 #include "web/json.h"
 #include "web/metrics.h"
 #include "web/networks.h"
 
-#include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <netdb.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@
 #endif
 
 enum {
-    ADMIN_CONNECTIONS = 256, ADMIN_THREADS = 2, PROBE_CONNECTIONS = 64, CONNECTIONS_OF_ONE = 32,
+    HOST_SIZE = 256, ADMIN_CONNECTIONS = 256, ADMIN_THREADS = 2, PROBE_CONNECTIONS = 64, CONNECTIONS_OF_ONE = 32,
     HEADER_BYTES = 32 << 10,         /* request line and headers of a connection; more is 414 or 431 */
     SILENT_S = 60,                   /* libmicrohttpd's own; the reaper is stricter */
     THROWN_AWAY_MAX = 4 << 20,       /* of a refused body, so that its sender can read why */
@@ -36,7 +36,8 @@ enum {
 struct http {
     struct http_config config;
     enum http_face face;
-    struct MHD_Daemon *daemon;
+    struct MHD_Daemon *daemons[NET_SOCKETS_MAX];     /* one for each address of the host */
+    unsigned daemon_count;
     struct door *door;
     struct reaper *reaper;
     struct http_counts *counts;      /* held */
@@ -437,52 +438,38 @@ static void complain(void *ctx, const char *format, va_list args)
 
 /* ---- life ------------------------------------------------------------------------------------------------------- */
 
-static enum status resolve(const char *address, struct sockaddr_storage *out, socklen_t *size, char *host,
-                           struct error *e)
+/* HOST:PORT in parts. The host is as written, an IPv6 number in brackets; *port for net_bind. */
+static enum status split(const char *address, char host[HOST_SIZE], unsigned *port, struct error *e)
 {
     const char *colon = strrchr(address, ':');
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *found = NULL;
+    char *end = NULL;
 
-    if (colon == NULL || colon == address || colon - address > 200)
-        return error_set(e, REASON_BAD_ARGUMENT, "'%s' is no HOST:PORT, such as 127.0.0.1:7780", address);
-    memcpy(host, address, (size_t)(colon - address));
-    host[colon - address] = '\0';
-    char *plain = host;
-    if (host[0] == '[' && host[strlen(host) - 1] == ']') {
-        host[strlen(host) - 1] = '\0';
-        plain = host + 1;
+    if (colon != NULL && colon != address && colon - address < HOST_SIZE && isdigit((unsigned char)colon[1])) {
+        unsigned long number = strtoul(colon + 1, &end, 10);
+        if (*end == '\0' && number <= UINT16_MAX) {
+            *port = (unsigned)number;
+            memcpy(host, address, (size_t)(colon - address));
+            host[colon - address] = '\0';
+            return STATUS_OK;
+        }
     }
-    int why = getaddrinfo(plain, colon + 1, &hints, &found);
-    if (why != 0) return error_set(e, REASON_BAD_ARGUMENT, "'%s': %s", address, gai_strerror(why));
-    memcpy(out, found->ai_addr, found->ai_addrlen);
-    *size = found->ai_addrlen;
-    freeaddrinfo(found);
-    memcpy(host, address, (size_t)(colon - address));
-    host[colon - address] = '\0';
-    return STATUS_OK;
+    return error_set(e, REASON_BAD_ARGUMENT, "'%s' is no HOST:PORT, such as 127.0.0.1:7780", address);
 }
 
-static int listen_on(const struct sockaddr_storage *at, socklen_t size)
+/* Sockets that listen at every address of the host. */
+static enum status listen_on(const char *host, unsigned port, struct net_sockets *out, struct error *e)
 {
-    int one = 1, fd = socket(at->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    char plain[HOST_SIZE];
+    size_t size = strlen(host);
+    bool bracketed = host[0] == '[' && host[size - 1] == ']';
 
-    if (fd < 0) return -1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(fd, (const struct sockaddr *)at, size) == 0 && listen(fd, 128) == 0) return fd;
-    int why = errno;
-    close(fd);
-    errno = why;
-    return -1;
-}
-
-static unsigned port_of(int fd)
-{
-    struct sockaddr_storage at;
-    socklen_t size = sizeof at;
-
-    if (getsockname(fd, (struct sockaddr *)&at, &size) != 0) return 0;
-    return ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&at)->sin6_port
-                                          : ((struct sockaddr_in *)(void *)&at)->sin_port);
+    snprintf(plain, sizeof plain, "%.*s", (int)(size - (bracketed ? 2 : 0)), host + bracketed);
+    enum status s = net_bind(plain, port, out, e);
+    for (unsigned i = 0; i < out->count && s == STATUS_OK; i++)
+        if (listen(out->fd[i], 128) != 0)
+            s = error_set(e, REASON_SYSTEM, "cannot listen on %s: %s", host, strerror(errno));
+    if (s != STATUS_OK) net_close(out);
+    return s;
 }
 
 /* A share of the descriptors there are, so that the other doors and what the daemon opens itself keep theirs. At its
@@ -496,10 +483,17 @@ static unsigned connections_of(unsigned wanted, unsigned share)
     return few > 2 * ADMIN_THREADS ? few : 2 * ADMIN_THREADS;
 }
 
-static struct MHD_Daemon *start_daemon(struct http *h, int fd)
+/* Their threads are joined; the sockets are closed. */
+static void stop_daemons(struct http *h)
+{
+    while (h->daemon_count > 0) MHD_stop_daemon(h->daemons[--h->daemon_count]);
+}
+
+/* One of `count` that share the connections. */
+static struct MHD_Daemon *start_daemon(struct http *h, int fd, unsigned count)
 {
     bool admin = h->face == HTTP_ADMIN;
-    unsigned most = admin ? connections_of(ADMIN_CONNECTIONS, 8) : connections_of(PROBE_CONNECTIONS, 16);
+    unsigned most = admin ? connections_of(ADMIN_CONNECTIONS / count, 8 * count) : connections_of(PROBE_CONNECTIONS / count, 16 * count);
     struct MHD_OptionItem pool[] = {{MHD_OPTION_THREAD_POOL_SIZE, ADMIN_THREADS, NULL}, {MHD_OPTION_END, 0, NULL}};
 
     return MHD_start_daemon(
@@ -512,25 +506,30 @@ static struct MHD_Daemon *start_daemon(struct http *h, int fd)
         MHD_OPTION_NOTIFY_CONNECTION, connection, h, MHD_OPTION_ARRAY, admin ? pool : pool + 1, MHD_OPTION_END);
 }
 
+/* libmicrohttpd listens at one socket, so a name with two addresses has two of its daemons. */
 static enum status start(struct http *h, const char *address, struct error *e)
 {
-    struct sockaddr_storage at;
-    socklen_t size = 0;
-    char host[256];
-    enum status s = resolve(address, &at, &size, host, e);
-    int fd;
+    struct net_sockets sockets;
+    char host[HOST_SIZE];
+    unsigned port = 0;
+    enum status s = split(address, host, &port, e);
 
     if (s != STATUS_OK) return s;
     h->hosts[0] = mem_text(host, strlen(host));
-    fd = listen_on(&at, size);
-    if (fd < 0)
-        return error_set(e, REASON_SYSTEM, "cannot listen on %s: %s%s", address, strerror(errno),
-                         errno == EADDRINUSE ? "; is a daemon running already? Port 0 takes any free one" : "");
-    snprintf(h->url, sizeof h->url, "http://%s:%u", host, port_of(fd));
-    h->daemon = start_daemon(h, fd);
-    if (h->daemon != NULL) return STATUS_OK;
-    close(fd);
-    return error_set(e, REASON_SYSTEM, "libmicrohttpd did not start on %s", address);
+    s = listen_on(host, port, &sockets, e);
+    if (s != STATUS_OK) return s;
+    snprintf(h->url, sizeof h->url, "http://%s:%u", host, sockets.port);
+    for (unsigned i = 0; i < sockets.count; i++) {
+        struct MHD_Daemon *d = s == STATUS_OK ? start_daemon(h, sockets.fd[i], sockets.count) : NULL;
+        if (d != NULL) {
+            h->daemons[h->daemon_count++] = d;
+            continue;
+        }
+        close(sockets.fd[i]);
+        s = error_set(e, REASON_SYSTEM, "libmicrohttpd did not start on %s", address);
+    }
+    if (s != STATUS_OK) stop_daemons(h);
+    return s;
 }
 
 static void http_free(struct http *h)
@@ -605,10 +604,14 @@ enum status http_set_token(struct http *h, const char *token, struct error *e)
 void http_stop(struct http *h)
 {
     if (h == NULL) return;
-    int fd = MHD_quiesce_daemon(h->daemon);
+    int fd[NET_SOCKETS_MAX];
+    const unsigned count = h->daemon_count;
+
+    for (unsigned i = 0; i < count; i++) fd[i] = MHD_quiesce_daemon(h->daemons[i]);
     /* Before the threads are joined: those that wait for the core, on whose thread this runs, come back at once. */
     door_close(h->door);
-    MHD_stop_daemon(h->daemon);
-    if (fd >= 0) close(fd);
+    stop_daemons(h);
+    for (unsigned i = 0; i < count; i++)
+        if (fd[i] >= 0) close(fd[i]);
     http_free(h);
 }

@@ -1,6 +1,7 @@
 /* A connection of our own SP engine: non-blocking from the first packet on. */
 #include "api/client/engine.h"
 #include "service/base/mem.h"
+#include "service/base/net.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -21,6 +22,7 @@ struct link_sp {
     struct link link;
     int fd;                      /* while connecting; then the connection's */
     bool connecting;             /* the kernel has not said yet */
+    struct addrinfo *found, *next;   /* of the host while connecting; what is tried when this address fails */
     bool told;                   /* engine_link_up was called */
     bool ipc;
     bool running;                /* inside the connection's code: it must not be freed */
@@ -80,18 +82,37 @@ static enum status connect_path(struct link_sp *s, const struct address *a, stru
     return start_connect(s, (const struct sockaddr *)&to, sizeof to, e);
 }
 
-/* A host that is a name is looked up here, which may wait for a name server; numbers do not. */
+/* From s->next on, the first address that can be tried. */
+static enum status connect_next(struct link_sp *s, struct error *e)
+{
+    enum status st = STATUS_UNAVAILABLE;
+
+    while (s->next != NULL && st != STATUS_OK) {
+        const struct addrinfo *to = s->next;
+        s->next = to->ai_next;
+        st = start_connect(s, to->ai_addr, to->ai_addrlen, e);
+    }
+    return st;
+}
+
+static void forget_addresses(struct link_sp *s)
+{
+    if (s->found != NULL) freeaddrinfo(s->found);
+    s->found = s->next = NULL;
+}
+
+/* A host that is a name is looked up here, which may wait for a name server; numbers do not. Its addresses are tried one
+ * after the other: a daemon on 127.0.0.1 is found as localhost also where that is ::1 first. */
 static enum status connect_host(struct link_sp *s, const struct address *a, struct error *e)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found = NULL;
-    char port[8];
+    int code = net_resolve(a->host, a->port, 0, &s->found);
 
-    snprintf(port, sizeof port, "%u", a->port);
-    int code = getaddrinfo(a->host, port, &hints, &found);
-    if (code != 0) return error_set(e, REASON_UNREACHABLE, "host %.100s: %s", a->host, gai_strerror(code));
-    enum status st = start_connect(s, found->ai_addr, found->ai_addrlen, e);
-    freeaddrinfo(found);
-    return st;
+    if (code != 0) {
+        s->found = NULL;
+        return error_set(e, REASON_UNREACHABLE, "host %.100s: %s", a->host, gai_strerror(code));
+    }
+    s->next = s->found;
+    return connect_next(s, e);
 }
 
 static void sp_open(struct link *l, const struct address *to)
@@ -115,7 +136,15 @@ static enum status connected(struct link_sp *s, struct error *e)
     if (poll(&p, 1, 0) <= 0) return STATUS_OK;
     getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &code, &size);
     s->connecting = code != 0;
-    if (code != 0) return system_failed("connect", code, e);
+    if (code != 0) {
+        (void)system_failed("connect", code, e);
+        if (s->next == NULL) return e->status;
+        close(s->fd);
+        s->fd = -1;
+        s->connecting = false;
+        return connect_next(s, e);
+    }
+    forget_addresses(s);
     int fd = s->fd;
     s->fd = -1; /* the connection's now, also when it cannot be made */
     return sp_new(fd, SP_REQ, s->ipc, FRAME_SIZE_MAX, &handler, s, &s->conn, e);
@@ -139,6 +168,7 @@ static void sp_close(struct link *l)
 
     s->connecting = false;
     s->failed.status = STATUS_OK;
+    forget_addresses(s);
     if (s->fd >= 0) close(s->fd);
     s->fd = -1;
     if (s->running) {

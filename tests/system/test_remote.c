@@ -115,6 +115,21 @@ TEST(values_go_there_and_back_over_every_engine_and_door)
     }
 }
 
+/* As localhost, where that is ::1 first and the daemon listens on 127.0.0.1. */
+TEST(a_name_is_tried_at_each_of_its_addresses)
+{
+    char options[300];
+    struct paramd *kv;
+
+    start(NULL);
+    snprintf(options, sizeof options, "{\"url\": \"tcp://late.test:%s\"}", strrchr(server->bulk, ':') + 1);
+    CHECK_CALL(paramd_create("dist_async", options, &kv, &e));
+    init_with(kv, 2);
+    check_pull(kv, 2);
+    paramd_close(kv);
+    stop();
+}
+
 TEST(values_of_many_parts_go_there_and_back)
 {
     enum { COUNT = 3000001 };
