@@ -285,17 +285,22 @@ static bool is_given(const struct settings *s, unsigned long port)
     return port_of(s->admin) == port || port_of(s->probe) == port;
 }
 
-/* Without --bulk it stands beside the front door: its host and the port after it, or any port when the front door took
- * any, or the last one there is, or when that port has been given to another door. */
-static void standard_bulk(const struct settings *s, char out[300])
+/* Without --bulk it stands beside the first front door on TCP: its host and the port after it, or any port when the front
+ * door took any, or the last one there is, or when that port has been given to another door. False where there is no front
+ * door on TCP: then a port would let in whom the Unix socket's permissions keep out. */
+static bool standard_bulk(const struct settings *s, char out[300])
 {
-    const char *listen = s->listen.at[0], *colon = strrchr(listen, ':');
+    const char *listen = NULL;
+
+    for (unsigned i = 0; i < s->listen.count && listen == NULL; i++)
+        if (!is_unix(s->listen.at[i])) listen = s->listen.at[i];
+    if (listen == NULL) return false;
+    const char *colon = strrchr(listen, ':');
     unsigned long port = port_of(listen);
 
     if (port > 0) port = port < UINT16_MAX && !is_given(s, port + 1) ? port + 1 : 0;
-    if (strncmp(listen, "tcp://", 6) != 0 || colon == NULL || colon - listen > 200)
-        snprintf(out, 300, "tcp://127.0.0.1:0");
-    else snprintf(out, 300, "%.*s:%lu", (int)(colon - listen), listen, port);
+    snprintf(out, 300, "%.*s:%lu", colon != NULL && colon - listen <= 280 ? (int)(colon - listen) : 0, listen, port);
+    return true;
 }
 
 static enum status open_doors(struct error *e)
@@ -310,7 +315,7 @@ static enum status open_doors(struct error *e)
         st = at_flag("listen", add_door(is_unix(s->listen.at[i]) ? transport_sp_open : transport_nanomsg_open,
                                         s->listen.at[i], &t, e), e);
     if (st != STATUS_OK || is_off(s->bulk)) return st;
-    standard_bulk(s, beside);
+    if (s->bulk == NULL && !standard_bulk(s, beside)) return STATUS_OK;
     const char *url = s->bulk != NULL ? s->bulk : beside;
     st = at_flag("bulk", add_door(transport_sp_open, url, &the.bulk, e), e);
     if (st != STATUS_OK) return st;

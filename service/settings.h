@@ -24,7 +24,7 @@ enum { LISTEN_MAX = 8, SETTINGS_FILE_SIZE_MAX = 64 << 10 };
     X(urls,    listen,         "listen",         "URL",                  "tcp://127.0.0.1:7700", FIXED, "Doors",      \
       "front door, tcp:// or ipc://; may be repeated. Port 0 takes any free one, here and below")                     \
     X(text,    bulk,           "bulk",           "URL|off",              "",                     FIXED, NULL,         \
-      "bulk door for tensors; standard: beside the first front door, at the port after it if no other door has it")   \
+      "bulk door for tensors; default: at the port after the first TCP front door's if no other door has it; else off")   \
     X(text,    advertise,      "advertise",      "HOST",                 "",                     FIXED, NULL,         \
       "host that clients shall dial for the bulk door; standard: the one they dialled")                               \
     X(text,    admin,          "admin",          "HOST:PORT|off",        "127.0.0.1:7780",       FIXED, NULL,         \

@@ -20,6 +20,7 @@ import urllib.request
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PARAMD = os.environ.get("PARAMD_BIN", os.path.join(ROOT, "build", "paramd"))
 ANY = ["--listen", "tcp://127.0.0.1:0", "--admin", "127.0.0.1:0", "--probe", "127.0.0.1:0"]
+PARAMCTL = os.path.join(os.path.dirname(PARAMD), "paramctl")
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PARAMD_")}
 
 
@@ -53,13 +54,13 @@ def soon(fact, seconds=10):
 class Running:
     """A daemon on free ports, with the fields of its ready line."""
 
-    def __init__(self, *flags, env=None, limits=()):
+    def __init__(self, *flags, env=None, limits=(), under=(), at=ANY):
         def limit():
             for what, most in limits:
                 resource.setrlimit(what, (most, most))
 
         self.err = tempfile.TemporaryFile("w+")
-        self.proc = subprocess.Popen([PARAMD, *ANY, *flags], stdout=subprocess.PIPE, stderr=self.err, text=True,
+        self.proc = subprocess.Popen([*under, PARAMD, *at, *flags], stdout=subprocess.PIPE, stderr=self.err, text=True,
                                      env={**CLEAN, **(env or {})}, preexec_fn=limit)
         line = self.proc.stdout.readline()
         if not line.startswith("paramd ready "):
@@ -400,6 +401,45 @@ class Life(unittest.TestCase):
                 break
         self.assertIn(f"data=tcp://127.0.0.1:{port}", line)
         return port, int(re.search(r" bulk=tcp://127\.0\.0\.1:(\d+) ", line).group(1))
+
+    def test_a_name_is_reached_at_all_of_its_addresses_at_every_door(self):
+        with written("127.0.0.1 two.test\n127.0.0.2 two.test\n") as hosts:
+            under = ["unshare", "-rm", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$0" "$@"']
+            if subprocess.run([*under, "true"], capture_output=True).returncode != 0:
+                self.skipTest("a hosts file of its own takes leave to mount (unshare -rm)")
+            doors = ["--listen", "tcp://two.test:0", "--admin", "two.test:0", "--probe", "two.test:0"]
+            with Running("--insecure", under=under, at=doors) as d:
+                for door in ("data", "bulk", "admin", "probe"):
+                    for address in ("127.0.0.1", "127.0.0.2"):
+                        with self.subTest(door=door, address=address):
+                            socket.create_connection((address, d.address(door)[1]), 60).close()
+                for address in ("127.0.0.1", "127.0.0.2"):
+                    port = d.address("probe")[1]
+                    with urllib.request.urlopen(f"http://{address}:{port}/livez", timeout=60) as answer:
+                        self.assertEqual(answer.status, 200)
+                d.proc.terminate()
+                self.assertEqual(d.proc.wait(60), 0)
+
+    def test_a_daemon_on_a_unix_socket_listens_on_no_port_that_was_not_asked_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            proc = subprocess.Popen([PARAMD, "--listen", f"ipc://{folder}/door", "--admin", "off", "--probe", "off"],
+                                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=CLEAN)
+            try:
+                line = proc.stdout.readline()
+                self.assertIn(" bulk=off ", line)
+                for words in (["put", "w", "[1, 2]"], ["get", "w"]):     # a client needs no bulk door
+                    done = subprocess.run([PARAMCTL, "--url", f"ipc://{folder}/door", *words], capture_output=True, text=True,
+                                          timeout=60, env=CLEAN)
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn("2", done.stdout)
+                mine = {os.readlink(f"/proc/{proc.pid}/fd/{n}") for n in os.listdir(f"/proc/{proc.pid}/fd")}
+                for table in ("tcp", "tcp6"):
+                    with open(f"/proc/net/{table}", encoding="ascii") as rows:
+                        self.assertFalse([row for row in rows.readlines()[1:] if f"socket:[{row.split()[9]}]" in mine])
+            finally:
+                proc.terminate()
+                proc.communicate(timeout=60)
+            self.assertEqual(proc.returncode, 0)
 
     def test_the_bulk_door_stands_at_the_port_after_the_front_door(self):
         port, bulk = self.beside()
