@@ -427,7 +427,8 @@ class Life(unittest.TestCase):
             try:
                 line = proc.stdout.readline()
                 self.assertIn(" bulk=off ", line)
-                for words in (["put", "w", "[1, 2]"], ["get", "w"]):     # a client needs no bulk door
+                create = ["call", "Create", '{"store": "default", "type": "dist_async"}']
+                for words in (create, ["put", "w", "[1, 2]"], ["get", "w"]):     # a client needs no bulk door
                     done = subprocess.run([PARAMCTL, "--url", f"ipc://{folder}/door", *words], capture_output=True, text=True,
                                           timeout=60, env=CLEAN)
                     self.assertEqual(done.returncode, 0, done.stderr)
