@@ -18,6 +18,19 @@ unsigned net_var(struct net *n, const char *name)
     return n->count - 1;
 }
 
+unsigned net_var_with(struct net *n, const char *name, const char *attrs, ...)
+{
+    char text[1000];
+    va_list args;
+
+    va_start(args, attrs);
+    vsnprintf(text, sizeof text, attrs, args);
+    va_end(args);
+    begin(n, "null", name);
+    buf_format(&n->text, ", \"attrs\": {%s}, \"inputs\": []}", text);
+    return n->count - 1;
+}
+
 static unsigned add_op(struct net *n, const char *op, const char *name, const char *attrs, const int *inputs)
 {
     begin(n, op, name);

@@ -12,6 +12,8 @@ struct net {
 
 /* A variable. */
 unsigned net_var(struct net *n, const char *name);
+/* With attributes: JSON without braces, as printf writes it. */
+unsigned net_var_with(struct net *n, const char *name, const char *attrs, ...) PRINTF_LIKE(3, 4);
 /* An operator: attrs is JSON without braces, `"axis": "1"`, or ""; inputs end with -1. */
 unsigned net_op(struct net *n, const char *op, const char *name, const char *attrs, ...);
 /* Ends the file; the text has a zero behind it. */

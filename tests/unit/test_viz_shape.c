@@ -60,7 +60,7 @@ TEST(shapes_follow_as_in_mxnet)
         {"Convolution", CONV ", \"dilate\": \"(2, 2)\"", {"2,3,10,10", "?"}, "2x8x6x6", NULL},
         {"Convolution", CONV ", \"num_group\": \"4\"", {"2,8,5,5", "?"}, "2x8x3x3", "8x2x3x3"},
         {"Convolution", "\"kernel\": \"(3,)\", \"num_filter\": \"8\"", {"2,3,10", "?"}, "2x8x8", "8x3x3"},
-        {"Convolution", CONV, {"?", "?"}, "?", "8x?x3x3"},
+        {"Convolution", CONV, {"?", "?"}, "?x8x?x?", "8x?x3x3"},
         {"Convolution", CONV, {"2,3,2,2", "?"}, "2x8x?x?", NULL},
         {"_npx_convolution", CONV, {"2,3,10,12", "?"}, "2x8x8x10", NULL},
         {"Deconvolution", "\"kernel\": \"(4, 4)\", \"stride\": \"(2, 2)\", \"pad\": \"(1, 1)\", \"num_filter\": \"6\"", {"2,3,8,8", "?"},

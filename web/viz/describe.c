@@ -79,12 +79,32 @@ static void tell_inputs(struct teller *t)
     buf_text(t->out, ".\n");
 }
 
+/* What parameters add up to; `unknown` arrays of them could not be counted. */
+struct numbers {
+    uint64_t elements;
+    uint32_t unknown;
+};
+
+static void numbers_add(struct numbers *all, const struct viz_node *v)
+{
+    uint64_t n;
+
+    if (v->output_count > 0 && viz_shape_count(&v->shapes[0], &n) && n < UINT64_MAX / 2 - all->elements)
+        all->elements += n;
+    else all->unknown++;
+}
+
+static void tell_numbers(struct buf *out, const struct numbers *n)
+{
+    if (n->elements > 0 || n->unknown == 0) viz_add_count(out, n->elements);
+    if (n->unknown > 0) buf_text(out, n->elements > 0 ? " + ?" : "?");
+}
+
 /* Parameters of the boxes [from, to). */
 static uint32_t walk_params(const struct teller *t, size_t from, size_t to, bool tell, uint32_t total,
-                            uint64_t *elements)
+                            struct numbers *all)
 {
     uint32_t count = 0;
-    uint64_t n;
 
     for (size_t s = from; s < to; s++)
         for (uint32_t b = t->steps[s].box, i = t->p->boxes[b].first; i <= t->p->boxes[b].last; i++)
@@ -97,8 +117,7 @@ static uint32_t walk_params(const struct teller *t, size_t from, size_t to, bool
                     add_shape(t->out, v);
                 }
                 count++;
-                if (v->output_count > 0 && viz_shape_count(&v->shapes[0], &n) && n < UINT64_MAX / 2 - *elements)
-                    *elements += n;
+                numbers_add(all, v);
             }
     return count;
 }
@@ -107,8 +126,8 @@ enum { PARAMS_NAMED = 8 };
 
 static void tell_params(struct teller *t, size_t from, size_t to)
 {
-    uint64_t elements = 0, again = 0;
-    uint32_t count = walk_params(t, from, to, false, 0, &elements);
+    struct numbers all = {0}, again = {0};
+    uint32_t count = walk_params(t, from, to, false, 0, &all);
 
     if (count == 0) return;
     if (count <= PARAMS_NAMED) {
@@ -117,9 +136,9 @@ static void tell_params(struct teller *t, size_t from, size_t to)
     } else {
         buf_format(t->out, " Parameters: %u arrays", count);
     }
-    if (elements > 0 && (count > 1 || count > PARAMS_NAMED)) {
+    if (all.elements > 0 && (count > 1 || count > PARAMS_NAMED)) {
         buf_text(t->out, " (");
-        viz_add_count(t->out, elements);
+        tell_numbers(t->out, &all);
         buf_text(t->out, " numbers)");
     }
     buf_text(t->out, ".");
@@ -162,9 +181,9 @@ static bool same_deed(const struct teller *t, size_t a, size_t b)
 /* A group of keys; those with no keys of their own are the way to others. */
 static void tell_keys(struct teller *t, size_t at)
 {
-    uint64_t elements = 0;
+    struct numbers all = {0};
 
-    if (walk_params(t, at, at + 1, false, 0, &elements) == 0) return;
+    if (walk_params(t, at, at + 1, false, 0, &all) == 0) return;
     tell_number(t);
     viz_name_quote(t->out, node_of(t, at)->name);
     buf_text(t->out, ".");
@@ -228,8 +247,8 @@ static void tell_block(struct teller *t, size_t at)
 static void tell_end(struct teller *t)
 {
     size_t heads = 0, said = 0;
-    uint64_t elements = 0, n;
-    uint32_t arrays = 0, unknown = 0;
+    struct numbers all = {0};
+    uint32_t arrays = 0;
 
     for (size_t i = 0; i < t->g->node_count; i++) heads += t->g->nodes[i].head;
     buf_text(t->out, t->g->is_tree ? "\n" : heads == 1 ? "\nOutput: " : "\nOutputs: ");
@@ -241,16 +260,14 @@ static void tell_end(struct teller *t)
         }
         if (!viz_is_param(v)) continue;
         arrays++;
-        if (v->output_count > 0 && viz_shape_count(&v->shapes[0], &n) && n < UINT64_MAX / 2 - elements)
-            elements += n;
-        else unknown++;
+        numbers_add(&all, v);
     }
     buf_text(t->out, t->g->is_tree ? "Parameters: " : heads == 0 ? "none. Parameters: " : ". Parameters: ");
-    viz_add_count(t->out, elements);
+    tell_numbers(t->out, &all);
     buf_format(t->out, " numbers in %u array%s", arrays, arrays == 1 ? "" : "s");
-    if (unknown > 0)
-        buf_format(t->out, ", %u of which %s of unknown shape and not counted", unknown,
-                   unknown == 1 ? "is" : "are");
+    if (all.unknown > 0)
+        buf_format(t->out, ", %u of which %s of unknown shape and not counted", all.unknown,
+                   all.unknown == 1 ? "is" : "are");
     buf_text(t->out, ".\n");
 }
 

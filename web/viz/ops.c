@@ -44,7 +44,7 @@ static const struct viz_op rows[] = {
     {"maxpool averagepool", FAMILY_POOL, "", infer_pooling, "{kernel|all}/{stride|1}",
      "{op} of {inputs}, windows of {kernel|all}, stride {stride|1}"},
     {"globalaveragepool globalmaxpool", FAMILY_POOL, "", infer_global_pooling, "", "{op} of {inputs}"},
-    {"concat concatenate", FAMILY_SHAPE, "", infer_concat, "", "concatenation of {inputs} along axis {dim|1}"},
+    {"concat concatenate rnnparamconcat", FAMILY_SHAPE, "", infer_concat, "", "concatenation of {inputs} along axis {dim|1}"},
     {"stack", FAMILY_SHAPE, "", infer_stack, "", "stack of {inputs} along axis {axis|0}"},
     {"flatten", FAMILY_SHAPE, "", infer_flatten, "", "{inputs} flattened to one row for each example"},
     {"reshape", FAMILY_SHAPE, "data data", infer_reshape, "{shape|}",

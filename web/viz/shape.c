@@ -1,65 +1,10 @@
 #include "web/viz/shape.h"
 
 #include "service/base/nearest.h"
+#include "web/viz/infer.h"
 #include "web/viz/ops.h"
 
 #include <string.h>
-
-#define DIM_MAX ((int64_t)1 << 48)
-
-static const struct viz_shape nothing_known = {.ndim = VIZ_UNKNOWN};
-
-/* ---- small arithmetic over what may be unknown --------------------------------------------------------------- */
-
-static int64_t dim_times(int64_t a, int64_t b)
-{
-    int64_t v;
-
-    if (a == 1) return b;
-    if (b == 1) return a;
-    return a < 0 || b < 0 || __builtin_mul_overflow(a, b, &v) || v > DIM_MAX ? VIZ_UNKNOWN : v;
-}
-
-static int64_t dim_plus(int64_t a, int64_t b) { return a < 0 || b < 0 || a + b > DIM_MAX ? VIZ_UNKNOWN : a + b; }
-
-static int64_t dims_product(const struct viz_shape *s, int from)
-{
-    int64_t v = 1;
-    for (int i = from; i < s->ndim; i++) v = dim_times(v, s->dims[i]);
-    return v;
-}
-
-static int64_t sane(int64_t v) { return v >= 0 && v <= DIM_MAX ? v : VIZ_UNKNOWN; }
-
-static const struct viz_shape *in(const struct viz_graph *g, const struct viz_node *n, size_t i)
-{
-    if (i >= n->input_count) return &nothing_known;
-    const struct viz_node *from = &g->nodes[n->inputs[i].node];
-    return n->inputs[i].output < from->output_count ? &from->shapes[n->inputs[i].output] : &nothing_known;
-}
-
-static void give(struct viz_node *n, size_t output, const struct viz_shape *s)
-{
-    if (output < n->output_count && n->shapes[output].ndim == VIZ_UNKNOWN) n->shapes[output] = *s;
-}
-
-/* What a variable at this input must be like, if nobody has said. Labels and states get theirs so too. */
-static void suggest(struct viz_graph *g, const struct viz_node *n, size_t input, const struct viz_shape *s)
-{
-    if (input >= n->input_count) return;
-    struct viz_node *v = &g->nodes[n->inputs[input].node];
-    if (v->op == NULL && v->output_count > 0 && v->shapes[0].ndim == VIZ_UNKNOWN) v->shapes[0] = *s;
-}
-
-static struct viz_shape shape1(int64_t a) { return (struct viz_shape){1, {a}}; }
-static struct viz_shape shape2(int64_t a, int64_t b) { return (struct viz_shape){2, {a, b}}; }
-
-/* An axis counted from the end becomes one from the front; -1 when there is no such. */
-static int axis_of(int64_t axis, int ndim)
-{
-    if (axis < 0) axis += ndim;
-    return axis >= 0 && axis < ndim ? (int)axis : -1;
-}
 
 /* The numbers of an attribute, or of the constant that newer files have in its place. */
 static size_t numbers(const struct viz_graph *g, const struct viz_node *n, const char *attr, size_t input,
@@ -77,6 +22,32 @@ static bool is_channels_last(const struct viz_node *n)
 {
     const char *layout = viz_attr(n, "layout");
     return layout != NULL && *layout != '\0' && strcmp(layout, "None") != 0 && strncmp(layout, "NC", 2) != 0;
+}
+
+/* A shape of a layout that has the channels last, as if they stood behind the batch; and back. */
+static struct viz_shape channels_first(const struct viz_node *n, const struct viz_shape *s)
+{
+    struct viz_shape out = *s;
+
+    for (int i = 2; i < s->ndim && is_channels_last(n); i++) out.dims[i] = s->dims[i - 1];
+    if (s->ndim > 2 && is_channels_last(n)) out.dims[1] = s->dims[s->ndim - 1];
+    return out;
+}
+
+static struct viz_shape channels_back(const struct viz_node *n, const struct viz_shape *s)
+{
+    struct viz_shape out = *s;
+
+    for (int i = 1; i + 1 < s->ndim && is_channels_last(n); i++) out.dims[i] = s->dims[i + 1];
+    if (s->ndim > 2 && is_channels_last(n)) out.dims[s->ndim - 1] = s->dims[1];
+    return out;
+}
+
+/* Layouts whose first dimension is not the batch, such as CNHW, are not followed. */
+static bool is_known_layout(const struct viz_node *n)
+{
+    const char *layout = viz_attr(n, "layout");
+    return !is_channels_last(n) || (layout[0] == 'N' && layout[strlen(layout) - 1] == 'C');
 }
 
 /* ---- windows ------------------------------------------------------------------------------------------------- */
@@ -134,8 +105,8 @@ static int64_t window_out(const struct window *w, int i, int64_t size)
 
 static int64_t filters(const struct viz_node *n, const struct viz_shape *weight, int dim)
 {
-    int64_t said = viz_attr_int(n, "num_filter", VIZ_UNKNOWN);
-    return said >= 0 ? sane(said) : weight->ndim > dim ? weight->dims[dim] : VIZ_UNKNOWN;
+    int64_t said = attr_size(n, "num_filter");
+    return said >= 0 ? said : weight->ndim > dim ? weight->dims[dim] : VIZ_UNKNOWN;
 }
 
 static void suggest_filters(struct viz_graph *g, struct viz_node *n, const struct window *w, int64_t outer,
@@ -144,6 +115,7 @@ static void suggest_filters(struct viz_graph *g, struct viz_node *n, const struc
     struct viz_shape weight = {.ndim = w->ndim + 2, .dims = {outer, inner}}, b = shape1(bias);
 
     for (int i = 0; i < w->ndim; i++) weight.dims[i + 2] = w->kernel[i];
+    weight = channels_back(n, &weight);
     suggest(g, n, 1, &weight);
     suggest(g, n, 2, &b);
 }
@@ -157,20 +129,51 @@ static int window_dims(const struct viz_node *n, const struct viz_shape *data)
                                        : 0;
 }
 
+/* The size before a window of stride 1; any other stride loses it. */
+static int64_t window_in(const struct window *w, int i, int64_t size)
+{
+    int64_t k = w->kernel[i];
+
+    if (size < 0 || k < 1 || w->stride[i] != 1 || w->dilate[i] < 1 || w->pad[i] < 0) return VIZ_UNKNOWN;
+    if (w->same) return size;
+    int64_t reach = k > 1 ? dim_times(w->dilate[i], k - 1) : 0;
+    return dim_minus(dim_plus(size, reach), w->pad[i]);
+}
+
+/* Batch, channels and what follows from windows of stride 1. */
+static void convolution_backwards(struct viz_graph *g, struct viz_node *n, const struct window *w, int64_t inner)
+{
+    struct viz_shape out = channels_first(n, out_of(n, 0)), data = shape_of_rank(w->ndim + 2);
+
+    data.dims[1] = inner;
+    if (out.ndim == data.ndim) data.dims[0] = out.dims[0];
+    for (int i = 0; i < w->ndim && out.ndim == data.ndim; i++)
+        data.dims[i + 2] = window_in(w, i, out.dims[i + 2]);
+    data = channels_back(n, &data);
+    for (int i = 0; i < data.ndim; i++)
+        if (data.dims[i] != VIZ_UNKNOWN) {
+            suggest(g, n, 0, &data);
+            break;
+        }
+}
+
 void infer_convolution(struct viz_graph *g, struct viz_node *n)
 {
-    const struct viz_shape *data = in(g, n, 0), *weight = in(g, n, 1);
-    struct viz_shape out = *data;
+    struct viz_shape data = channels_first(n, in(g, n, 0)), weight = channels_first(n, in(g, n, 1)), out = data;
     struct window w;
-    int64_t groups = viz_attr_int(n, "num_group", 1), inner = data->ndim > 1 ? data->dims[1] : VIZ_UNKNOWN;
+    int64_t groups = viz_attr_int(n, "num_group", 1), inner = data.ndim > 1 ? data.dims[1] : VIZ_UNKNOWN;
 
-    if (is_channels_last(n) || !window_read(n, window_dims(n, data), weight, &w)) return;
-    int64_t f = filters(n, weight, 0);
-    suggest_filters(g, n, &w, f, inner >= 0 && groups > 0 ? inner / groups : VIZ_UNKNOWN, f);
-    if (data->ndim == VIZ_UNKNOWN) return;
+    if (!is_known_layout(n) || !window_read(n, window_dims(n, &data), &weight, &w)) return;
+    int64_t f = filters(n, &weight, 0);
+    suggest_filters(g, n, &w, f, dim_by(inner, groups), f);
+    if (data.ndim == VIZ_UNKNOWN) data = out = shape_of_rank(w.ndim + 2); /* the channels are known all the same */
     out.dims[1] = f;
-    for (int i = 0; i < w.ndim; i++) out.dims[i + 2] = window_out(&w, i, data->dims[i + 2]);
+    for (int i = 0; i < w.ndim; i++) out.dims[i + 2] = window_out(&w, i, data.dims[i + 2]);
+    out = channels_back(n, &out);
     give(n, 0, &out);
+    weight = channels_first(n, in(g, n, 1));
+    bool has_inner = weight.ndim == data.ndim && weight.dims[1] > 0 && groups > 0;
+    convolution_backwards(g, n, &w, has_inner ? dim_times(weight.dims[1], groups) : VIZ_UNKNOWN);
 }
 
 void infer_deconvolution(struct viz_graph *g, struct viz_node *n)
@@ -181,7 +184,7 @@ void infer_deconvolution(struct viz_graph *g, struct viz_node *n)
     int64_t groups = viz_attr_int(n, "num_group", 1), adj[VIZ_DIMS];
 
     if (data->ndim < 3 || is_channels_last(n) || !window_read(n, data->ndim - 2, weight, &w)) return;
-    int64_t f = filters(n, weight, 1), per = f >= 0 && groups > 0 ? f / groups : VIZ_UNKNOWN;
+    int64_t f = filters(n, weight, 1), per = dim_by(f, groups);
     window_numbers(n, "adj", w.ndim, 0, adj);
     suggest_filters(g, n, &w, data->dims[1], per, f);
     out.dims[1] = f;
@@ -197,28 +200,43 @@ void infer_deconvolution(struct viz_graph *g, struct viz_node *n)
     give(n, 0, &out);
 }
 
+/* Batch and channels pass through. */
+static void pooling_backwards(struct viz_graph *g, struct viz_node *n, int ndim)
+{
+    struct viz_shape out = channels_first(n, out_of(n, 0)), data = shape_of_rank(ndim);
+
+    if (out.ndim != ndim) return;
+    data.dims[0] = out.dims[0];
+    data.dims[1] = out.dims[1];
+    data = channels_back(n, &data);
+    suggest(g, n, 0, &data);
+}
+
 void infer_pooling(struct viz_graph *g, struct viz_node *n)
 {
-    const struct viz_shape *data = in(g, n, 0);
-    struct viz_shape out = *data;
+    struct viz_shape data = channels_first(n, in(g, n, 0)), out = data;
     struct window w;
 
     if (viz_attr_true(n, "global_pool")) {
         infer_global_pooling(g, n);
         return;
     }
-    if (data->ndim < 3 || is_channels_last(n) || !window_read(n, data->ndim - 2, &nothing_known, &w)) return;
-    for (int i = 0; i < w.ndim; i++) out.dims[i + 2] = window_out(&w, i, data->dims[i + 2]);
+    if (data.ndim < 3 || !is_known_layout(n) || !window_read(n, data.ndim - 2, &nothing_known, &w)) return;
+    for (int i = 0; i < w.ndim; i++) out.dims[i + 2] = window_out(&w, i, data.dims[i + 2]);
+    out = channels_back(n, &out);
     give(n, 0, &out);
+    pooling_backwards(g, n, data.ndim);
 }
 
 void infer_global_pooling(struct viz_graph *g, struct viz_node *n)
 {
-    struct viz_shape out = *in(g, n, 0);
+    struct viz_shape out = channels_first(n, in(g, n, 0));
 
-    if (out.ndim < 3 || is_channels_last(n)) return;
+    if (out.ndim < 3 || !is_known_layout(n)) return;
     for (int i = 2; i < out.ndim; i++) out.dims[i] = 1;
+    out = channels_back(n, &out);
     give(n, 0, &out);
+    pooling_backwards(g, n, out.ndim);
 }
 
 void infer_upsampling(struct viz_graph *g, struct viz_node *n)
@@ -235,7 +253,12 @@ void infer_upsampling(struct viz_graph *g, struct viz_node *n)
 /* ---- layers -------------------------------------------------------------------------------------------------- */
 
 void infer_nothing(struct viz_graph *g, struct viz_node *n) { (void)g, (void)n; }
-void infer_same(struct viz_graph *g, struct viz_node *n) { give(n, 0, in(g, n, 0)); }
+
+void infer_same(struct viz_graph *g, struct viz_node *n)
+{
+    give(n, 0, in(g, n, 0));
+    suggest(g, n, 0, out_of(n, 0));
+}
 
 static void infer_gemm(struct viz_graph *g, struct viz_node *n)
 {
@@ -247,12 +270,25 @@ static void infer_gemm(struct viz_graph *g, struct viz_node *n)
     give(n, 0, &out);
 }
 
+/* The batch, or all dimensions but the last; and the width of rows, which the weight has. */
+static void dense_backwards(struct viz_graph *g, struct viz_node *n, bool flat)
+{
+    const struct viz_shape *out = out_of(n, 0), *weight = in(g, n, 1);
+    int ndim = in(g, n, 0)->ndim;
+
+    if (ndim < 1) return;
+    struct viz_shape data = shape_of_rank(ndim);
+    for (int i = 0; i < (flat ? 1 : ndim - 1) && out->ndim > i; i++) data.dims[i] = out->dims[i];
+    if (weight->ndim == 2 && ndim > 1 && (!flat || ndim == 2)) data.dims[ndim - 1] = weight->dims[1];
+    suggest(g, n, 0, &data);
+}
+
 void infer_dense(struct viz_graph *g, struct viz_node *n)
 {
     const struct viz_shape *data = in(g, n, 0), *weight = in(g, n, 1);
     const char *flatten = viz_attr(n, "flatten");
     bool flat = flatten == NULL || viz_attr_true(n, "flatten");
-    int64_t hidden = sane(viz_attr_int(n, "num_hidden", VIZ_UNKNOWN));
+    int64_t hidden = attr_size(n, "num_hidden");
 
     if (n->op[0] == 'G') { /* ONNX's Gemm shares the row */
         infer_gemm(g, n);
@@ -266,19 +302,22 @@ void infer_dense(struct viz_graph *g, struct viz_node *n)
     suggest(g, n, 1, &w);
     suggest(g, n, 2, &b);
     give(n, 0, &out);
+    dense_backwards(g, n, flat);
 }
 
 void infer_embedding(struct viz_graph *g, struct viz_node *n)
 {
     struct viz_shape out = *in(g, n, 0);
-    struct viz_shape table = shape2(sane(viz_attr_int(n, "input_dim", VIZ_UNKNOWN)),
-                                    sane(viz_attr_int(n, "output_dim", VIZ_UNKNOWN)));
+    struct viz_shape table = shape2(attr_size(n, "input_dim"), attr_size(n, "output_dim")), ids;
 
     suggest(g, n, 1, &table);
     const struct viz_shape *weight = in(g, n, 1);
     if (out.ndim < 0 || out.ndim == VIZ_DIMS) return;
     out.dims[out.ndim++] = weight->ndim == 2 ? weight->dims[1] : table.dims[1];
     give(n, 0, &out);
+    ids = *out_of(n, 0);
+    if (ids.ndim == out.ndim) ids.ndim--;
+    if (ids.ndim == out.ndim - 1) suggest(g, n, 0, &ids);
 }
 
 static void suggest_channels(struct viz_graph *g, struct viz_node *n, int64_t axis)
@@ -288,7 +327,13 @@ static void suggest_channels(struct viz_graph *g, struct viz_node *n, int64_t ax
     struct viz_shape channels = shape1(at >= 0 ? data->dims[at] : VIZ_UNKNOWN);
 
     if (at < 0) return;
-    for (size_t i = 1; i < n->input_count && i < 5; i++) suggest(g, n, i, &channels);
+    struct viz_shape back = shape_of_rank(data->ndim);
+    for (size_t i = 1; i < n->input_count && i < 5; i++) {
+        suggest(g, n, i, &channels);
+        const struct viz_shape *said = in(g, n, i);
+        if (said->ndim == 1 && back.dims[at] == VIZ_UNKNOWN) back.dims[at] = said->dims[0];
+    }
+    suggest(g, n, 0, &back);
 }
 
 void infer_batch_norm(struct viz_graph *g, struct viz_node *n)
@@ -308,9 +353,13 @@ void infer_layer_norm(struct viz_graph *g, struct viz_node *n)
     infer_same(g, n);
 }
 
+/* A slope of prelu may be one for all channels: its shape is stated then, and tells nothing of the channels. */
 void infer_leaky(struct viz_graph *g, struct viz_node *n)
 {
-    suggest_channels(g, n, 1);
+    const struct viz_shape *data = in(g, n, 0);
+    struct viz_shape slope = shape1(data->ndim > 1 ? data->dims[1] : VIZ_UNKNOWN);
+
+    suggest(g, n, 1, &slope);
     infer_same(g, n);
 }
 
@@ -328,7 +377,7 @@ void infer_rnn(struct viz_graph *g, struct viz_node *n)
 {
     const struct viz_shape *data = in(g, n, 0);
     const char *mode = viz_attr(n, "mode");
-    int64_t hidden = sane(viz_attr_int(n, "state_size", VIZ_UNKNOWN)), layers = viz_attr_int(n, "num_layers", 1);
+    int64_t hidden = attr_size(n, "state_size"), layers = viz_attr_int(n, "num_layers", 1);
     int64_t ways = viz_attr_true(n, "bidirectional") ? 2 : 1;
     int64_t gates = mode != NULL && strcmp(mode, "lstm") == 0  ? 4
                     : mode != NULL && strcmp(mode, "gru") == 0 ? 3
@@ -344,6 +393,11 @@ void infer_rnn(struct viz_graph *g, struct viz_node *n)
     give(n, 0, &out);
     give(n, 1, &state);
     give(n, 2, &state);
+    const struct viz_shape *begin = in(g, n, 2), *after = out_of(n, 0);
+    struct viz_shape back = shape_of_rank(3);
+    if (after->ndim == 3) back = (struct viz_shape){3, {after->dims[0], after->dims[1], VIZ_UNKNOWN}};
+    if (back.dims[1] == VIZ_UNKNOWN && begin->ndim == 3) back.dims[1] = begin->dims[1];
+    suggest(g, n, 0, &back);
 }
 
 /* ---- other shapes of the same -------------------------------------------------------------------------------- */
@@ -353,8 +407,10 @@ void infer_flatten(struct viz_graph *g, struct viz_node *n)
     const struct viz_shape *data = in(g, n, 0);
 
     if (data->ndim < 1 || viz_attr_int(n, "axis", 1) != 1) return;
-    struct viz_shape out = shape2(data->dims[0], dims_product(data, 1));
+    struct viz_shape out = shape2(data->dims[0], dims_product(data, 1)), back = shape_of_rank(data->ndim);
     give(n, 0, &out);
+    if (out_of(n, 0)->ndim == 2) back.dims[0] = out_of(n, 0)->dims[0];
+    suggest(g, n, 0, &back);
 }
 
 struct reshaping {
@@ -430,6 +486,21 @@ static void reshaping_guess(struct reshaping *r)
         r->out.dims[r->guess] = VIZ_BATCH;
 }
 
+/* One unknown dimension of the data follows from the number of elements. */
+static void reshape_backwards(struct viz_graph *g, struct viz_node *n)
+{
+    struct viz_shape data = *in(g, n, 0);
+    int64_t all = dims_product(out_of(n, 0), 0), rest = 1;
+    int unknown = 0, at = 0;
+
+    for (int i = 0; i < data.ndim; i++)
+        if (data.dims[i] == VIZ_UNKNOWN) unknown++, at = i;
+        else rest = dim_times(rest, data.dims[i]);
+    if (unknown != 1 || out_of(n, 0)->ndim < 0 || rest < 1) return;
+    data.dims[at] = dim_by(all, rest);
+    suggest(g, n, 0, &data);
+}
+
 void infer_reshape(struct viz_graph *g, struct viz_node *n)
 {
     int64_t codes[VIZ_DIMS];
@@ -441,6 +512,7 @@ void infer_reshape(struct viz_graph *g, struct viz_node *n)
         if (!reshaping_code(&r, codes, count, &i)) return;
     if (r.guess >= 0 && r.data->ndim >= 0) reshaping_guess(&r);
     give(n, 0, &r.out);
+    reshape_backwards(g, n);
 }
 
 void infer_transpose(struct viz_graph *g, struct viz_node *n)
@@ -451,12 +523,24 @@ void infer_transpose(struct viz_graph *g, struct viz_node *n)
     size_t count = viz_attr_ints(n, "axes", axes);
 
     if (data->ndim < 0 || (count > 0 && count != (size_t)data->ndim)) return;
+    struct viz_shape after = *out_of(n, 0), back = shape_of_rank(data->ndim);
     for (int i = 0; i < data->ndim; i++) {
         int at = count == 0 ? data->ndim - 1 - i : axis_of(axes[i], data->ndim);
         if (at < 0) return;
         out.dims[i] = data->dims[at];
+        if (after.ndim == data->ndim) back.dims[at] = after.dims[i];
     }
     give(n, 0, &out);
+    suggest(g, n, 0, &back);
+}
+
+static struct viz_shape swapped(const struct viz_shape *s, int a, int b)
+{
+    struct viz_shape out = *s;
+
+    out.dims[a] = s->dims[b];
+    out.dims[b] = s->dims[a];
+    return out;
 }
 
 void infer_swap_axes(struct viz_graph *g, struct viz_node *n)
@@ -466,10 +550,11 @@ void infer_swap_axes(struct viz_graph *g, struct viz_node *n)
     int b = out.ndim > 0 ? axis_of(viz_attr_int(n, "dim2", 0), out.ndim) : -1;
 
     if (a < 0 || b < 0) return;
-    int64_t kept = out.dims[a];
-    out.dims[a] = out.dims[b];
-    out.dims[b] = kept;
+    out = swapped(&out, a, b);
     give(n, 0, &out);
+    if (out_of(n, 0)->ndim != out.ndim) return;
+    out = swapped(out_of(n, 0), a, b);
+    suggest(g, n, 0, &out);
 }
 
 static bool insert(struct viz_shape *s, int64_t axis, int64_t dim)
@@ -488,7 +573,12 @@ void infer_expand_dims(struct viz_graph *g, struct viz_node *n)
     struct viz_shape out = *in(g, n, 0);
     int64_t axes[VIZ_DIMS];
 
-    if (numbers(g, n, "axis", 1, axes) == 1 && insert(&out, axes[0], 1)) give(n, 0, &out);
+    if (numbers(g, n, "axis", 1, axes) != 1 || !insert(&out, axes[0], 1)) return;
+    give(n, 0, &out);
+    if (out_of(n, 0)->ndim != out.ndim) return;
+    struct viz_shape back = *out_of(n, 0);
+    shape_drop(&back, axis_of(axes[0], back.ndim));
+    suggest(g, n, 0, &back);
 }
 
 /* Which dimensions the axes name; false when one is none. No axes: all. */
@@ -530,22 +620,39 @@ void infer_slice_axis(struct viz_graph *g, struct viz_node *n)
     if (size >= 0 && end < 0) end += size;
     out.dims[at] = begin >= 0 && end >= begin && (size < 0 || end <= size) ? sane(end - begin) : VIZ_UNKNOWN;
     give(n, 0, &out);
+    if (out_of(n, 0)->ndim != out.ndim) return;
+    struct viz_shape back = *out_of(n, 0);
+    back.dims[at] = VIZ_UNKNOWN;
+    suggest(g, n, 0, &back);
+}
+
+/* Equal parts: all have the same shape, and the whole follows from any. */
+static void split_evenly(struct viz_graph *g, struct viz_node *n, int at, int64_t parts, bool squeeze)
+{
+    struct viz_shape part = *in(g, n, 0), whole;
+
+    part.dims[at] = squeeze ? 1 : dim_by(part.dims[at], parts);
+    if (squeeze) shape_drop(&part, at);
+    for (size_t i = 0; i < n->output_count; i++) refine(&part, &n->shapes[i]);
+    for (size_t i = 0; i < n->output_count; i++) give(n, i, &part);
+    whole = part;
+    if (squeeze && !insert(&whole, at, parts)) return;
+    if (!squeeze) whole.dims[at] = dim_times(part.dims[at], parts);
+    suggest(g, n, 0, &whole);
 }
 
 void infer_split(struct viz_graph *g, struct viz_node *n)
 {
-    struct viz_shape out = *in(g, n, 0);
     bool is_onnx = n->op[0] == 'S' && n->op[1] == 'p';
-    int at = out.ndim > 0 ? axis_of(viz_attr_int(n, "axis", is_onnx ? 0 : 1), out.ndim) : -1;
+    const struct viz_shape *data = in(g, n, 0);
+    int at = data->ndim > 0 ? axis_of(viz_attr_int(n, "axis", is_onnx ? 0 : 1), data->ndim) : -1;
     int64_t parts = viz_attr_int(n, "num_outputs", (int64_t)n->output_count), sizes[VIZ_DIMS];
+    bool squeeze = viz_attr_true(n, "squeeze_axis");
 
+    if (viz_op_is(n, "splitv2") && !is_onnx) parts = viz_attr_int(n, "sections", parts);
     if (at < 0 || parts < 1 || numbers(g, n, is_onnx ? "split" : "indices", 1, sizes) > 0) return;
-    out.dims[at] = out.dims[at] >= 0 && out.dims[at] % parts == 0 ? out.dims[at] / parts : VIZ_UNKNOWN;
-    if (viz_attr_true(n, "squeeze_axis") && out.dims[at] == 1) {
-        memmove(&out.dims[at], &out.dims[at + 1], (size_t)(out.ndim - 1 - at) * sizeof out.dims[0]);
-        out.ndim--;
-    }
-    for (size_t i = 0; i < n->output_count; i++) give(n, i, &out);
+    if (squeeze && data->dims[at] >= 0 && data->dims[at] != parts) return;
+    split_evenly(g, n, at, parts, squeeze);
 }
 
 void infer_one_hot(struct viz_graph *g, struct viz_node *n)
@@ -555,6 +662,13 @@ void infer_one_hot(struct viz_graph *g, struct viz_node *n)
     if (insert(&out, -1, sane(viz_attr_int(n, "depth", VIZ_UNKNOWN)))) give(n, 0, &out);
 }
 
+/* In MXNet's old interface a zero stands for a dimension that is not known, as in the states `(0, 100)` with which
+ * a recurrent cell begins. numpy's and ONNX's zeros are sizes. */
+static bool is_size(const struct viz_graph *g, const struct viz_node *n, int64_t dim)
+{
+    return dim > 0 || (dim == 0 && (g->is_np_shape || n->op[0] != '_' || n->op[1] == 'n'));
+}
+
 void infer_filled(struct viz_graph *g, struct viz_node *n)
 {
     int64_t dims[VIZ_DIMS];
@@ -562,31 +676,70 @@ void infer_filled(struct viz_graph *g, struct viz_node *n)
     struct viz_shape out = {.ndim = (int)count};
 
     if (count == 0) return;
-    for (size_t i = 0; i < count; i++) out.dims[i] = sane(dims[i]);
+    for (size_t i = 0; i < count; i++) out.dims[i] = is_size(g, n, dims[i]) ? sane(dims[i]) : VIZ_UNKNOWN;
     give(n, 0, &out);
 }
 
 /* ---- several inputs ------------------------------------------------------------------------------------------ */
 
+/* The first rank that an input or the output has. */
+static int any_rank(const struct viz_graph *g, const struct viz_node *n)
+{
+    int ndim = VIZ_UNKNOWN;
+
+    for (size_t i = 0; i < n->input_count && ndim == VIZ_UNKNOWN; i++) ndim = in(g, n, i)->ndim;
+    return ndim != VIZ_UNKNOWN ? ndim : out_of(n, 0)->ndim;
+}
+
+/* What all inputs and the output have in common, but for dimension `at`. */
+static struct viz_shape common(const struct viz_graph *g, const struct viz_node *n, int ndim, int at)
+{
+    struct viz_shape s = shape_of_rank(ndim);
+
+    for (size_t i = 0; i <= n->input_count; i++) {
+        const struct viz_shape *more = i < n->input_count ? in(g, n, i) : out_of(n, 0);
+        if (more->ndim == ndim) refine(&s, more);
+        if (at >= 0) s.dims[at] = VIZ_UNKNOWN;
+    }
+    return s;
+}
+
 void infer_concat(struct viz_graph *g, struct viz_node *n)
 {
-    struct viz_shape out = *in(g, n, 0);
-    int64_t axis = viz_attr_int(n, "dim", viz_attr_int(n, "axis", 1));
-    int at = out.ndim > 0 ? axis_of(axis, out.ndim) : -1;
+    int64_t axis = viz_attr_int(n, "dim", viz_attr_int(n, "axis", 1)), sum = 0, unknown = 0;
+    int ndim = any_rank(g, n), at = ndim > 0 ? axis_of(axis, ndim) : -1;
 
     if (at < 0) return;
-    for (size_t i = 1; i < n->input_count; i++) {
+    struct viz_shape each = common(g, n, ndim, at), out = each;
+    for (size_t i = 0; i < n->input_count; i++) {
         const struct viz_shape *s = in(g, n, i);
-        out.dims[at] = s->ndim == out.ndim ? dim_plus(out.dims[at], s->dims[at]) : VIZ_UNKNOWN;
+        bool known = s->ndim == ndim && s->dims[at] >= 0;
+        unknown += !known;
+        if (known) sum = dim_plus(sum, s->dims[at]);
     }
+    out.dims[at] = unknown == 0 ? sum : VIZ_UNKNOWN;
     give(n, 0, &out);
+    /* What is left of a known whole is the one part that is not known. The parameters of a recurrent layer lie
+     * flat behind each other; those of both directions are of one size. */
+    int64_t left = out_of(n, 0)->ndim == ndim ? dim_minus(out_of(n, 0)->dims[at], sum) : VIZ_UNKNOWN;
+    if (unknown == 1 || viz_op_is(n, "rnnparamconcat")) each.dims[at] = dim_by(left, unknown);
+    for (size_t i = 0; i < n->input_count; i++) suggest(g, n, i, &each);
 }
 
 void infer_stack(struct viz_graph *g, struct viz_node *n)
 {
-    struct viz_shape out = *in(g, n, 0);
+    struct viz_shape each = nothing_known, out;
 
-    if (insert(&out, viz_attr_int(n, "axis", 0), n->input_count)) give(n, 0, &out);
+    for (size_t i = 0; i < n->input_count; i++) refine(&each, in(g, n, i));
+    out = each;
+    if (!insert(&out, viz_attr_int(n, "axis", 0), n->input_count)) return;
+    give(n, 0, &out);
+    out = *out_of(n, 0);
+    if (out.ndim == each.ndim + 1) {
+        shape_drop(&out, axis_of(viz_attr_int(n, "axis", 0), out.ndim));
+        refine(&each, &out);
+    }
+    for (size_t i = 0; i < n->input_count; i++) suggest(g, n, i, &each);
 }
 
 static int64_t broadcast_dim(int64_t a, int64_t b)
@@ -607,19 +760,39 @@ static struct viz_shape broadcast(const struct viz_shape *a, const struct viz_sh
     return out;
 }
 
+/* Operators between arrays of one shape; all others stretch dimensions of size 1. */
+static bool is_of_equal_shapes(const struct viz_node *n)
+{
+    static const char *const names[] = {"elemwise_", "add_n", "ElementWiseSum", "_grad_add", NULL};
+
+    for (size_t i = 0; names[i] != NULL; i++)
+        if (strncmp(n->op, names[i], strlen(names[i])) == 0) return true;
+    return n->op[0] == '_' && strncmp(n->op, "_np", 3) != 0 && strncmp(n->op, "_contrib_", 9) != 0;
+}
+
+/* All inputs and the output have one shape; it is what any of them tells. */
+void infer_equal(struct viz_graph *g, struct viz_node *n)
+{
+    int ndim = any_rank(g, n);
+
+    if (ndim == VIZ_UNKNOWN) return;
+    struct viz_shape s = common(g, n, ndim, -1);
+    for (size_t i = 0; i < n->input_count; i++) suggest(g, n, i, &s);
+    give(n, 0, &s);
+}
+
 void infer_broadcast(struct viz_graph *g, struct viz_node *n)
 {
     struct viz_shape out = *in(g, n, 0);
-    bool equal = strncmp(n->op, "elemwise", 8) == 0 || strncmp(n->op, "_", 1) == 0;
 
-    for (size_t i = 1; i < n->input_count; i++) {
+    if (is_of_equal_shapes(n)) {
+        infer_equal(g, n);
+        return;
+    }
+    for (size_t i = 0; i < n->input_count; i++) {
         const struct viz_shape *s = in(g, n, i);
-        if (s->ndim == VIZ_UNKNOWN || out.ndim == VIZ_UNKNOWN) {
-            if (!equal) return; /* the other could be larger */
-            if (out.ndim == VIZ_UNKNOWN) out = *s;
-        } else {
-            out = broadcast(&out, s);
-        }
+        if (s->ndim == VIZ_UNKNOWN) return; /* it could be larger than the others */
+        if (i > 0) out = broadcast(&out, s);
     }
     give(n, 0, &out);
 }
@@ -631,9 +804,15 @@ static void reduce(struct viz_graph *g, struct viz_node *n, const int64_t *axes,
     bool gone[VIZ_DIMS], exclude = viz_attr_true(n, "exclude");
 
     if (data->ndim < 0 || !mark_axes(axes, count, data->ndim, gone)) return;
+    struct viz_shape after = *out_of(n, 0), back = shape_of_rank(data->ndim);
     for (int i = 0; i < data->ndim; i++)
-        if (gone[i] == exclude) out.dims[out.ndim++] = data->dims[i];
-        else if (keep) out.dims[out.ndim++] = 1;
+        if (gone[i] == exclude) {
+            if (out.ndim < after.ndim) back.dims[i] = after.dims[out.ndim];
+            out.dims[out.ndim++] = data->dims[i];
+        } else if (keep) {
+            out.dims[out.ndim++] = 1;
+        }
+    if (out.ndim == after.ndim) suggest(g, n, 0, &back);
     /* The sum of everything has the shape (1,) in MXNet's old interface and no dimension elsewhere. */
     if (out.ndim == 0 && strncmp(n->op, "_np", 3) != 0 && n->op[0] != 'R') out = shape1(1);
     give(n, 0, &out);
@@ -721,6 +900,10 @@ void infer_softmax_output(struct viz_graph *g, struct viz_node *n)
 {
     struct viz_shape label = *in(g, n, 0);
 
+    if (n->op[0] != 'S') { /* `softmax` has no label; its second input are lengths */
+        infer_same(g, n);
+        return;
+    }
     if (label.ndim > 1 && viz_attr_true(n, "multi_output"))
         memmove(&label.dims[1], &label.dims[2], (size_t)(label.ndim - 2) * sizeof label.dims[0]);
     if (label.ndim > 1)
@@ -758,35 +941,63 @@ static void infer_dtype(const struct viz_graph *g, struct viz_node *n)
     if (n->dtype == VIZ_DTYPE_unknown && from < n->input_count) n->dtype = g->nodes[n->inputs[from].node].dtype;
 }
 
-/* Zero stands for unknown in the files. */
-static void read_own_shape(struct viz_node *v)
+/* Each round goes to the end and back. A network that needs more rounds keeps what is not found as unknown. */
+enum { ROUNDS_MAX = 16 };
+
+/* In MXNet's files zero stands for unknown, except under numpy's rules, where -1 does. */
+static void read_own_shape(const struct viz_graph *g, struct viz_node *v)
 {
     int64_t dims[VIZ_DIMS];
     const char *said = viz_attr(v, "__shape__");
     size_t count = viz_attr_ints(v, "__shape__", dims);
     struct viz_shape s = {.ndim = (int)count};
 
-    if (said == NULL || count == 0 || v->output_count == 0) return;
-    for (size_t i = 0; i < count; i++) s.dims[i] = dims[i] > 0 ? sane(dims[i]) : VIZ_UNKNOWN;
+    if (said == NULL || (count == 0 && (!g->is_np_shape || strcmp(said, "()") != 0))) return;
+    for (size_t i = 0; i < count; i++)
+        s.dims[i] = dims[i] > 0 || (dims[i] == 0 && g->is_np_shape) ? sane(dims[i]) : VIZ_UNKNOWN;
     give(v, 0, &s);
+}
+
+/* How much is known: it grows with each round that finds something. */
+static uint64_t known_in(const struct viz_graph *g)
+{
+    uint64_t known = 0;
+
+    for (size_t i = 0; i < g->node_count; i++)
+        for (uint32_t k = 0; k < g->nodes[i].output_count; k++) {
+            const struct viz_shape *s = &g->nodes[i].shapes[k];
+            known += s->ndim != VIZ_UNKNOWN;
+            for (int d = 0; d < s->ndim; d++) known += s->dims[d] != VIZ_UNKNOWN;
+        }
+    return known;
+}
+
+static void infer_node(struct viz_graph *g, size_t i)
+{
+    if (g->nodes[i].op != NULL) g->nodes[i].kind->infer(g, &g->nodes[i]);
 }
 
 void viz_infer(struct viz_graph *g)
 {
+    uint64_t before = 0, known = 0;
+
     for (size_t i = 0; i < g->node_count; i++) {
         struct viz_node *n = &g->nodes[i];
         if (n->op != NULL) continue;
-        read_own_shape(n);
+        read_own_shape(g, n);
         if (n->dtype == VIZ_DTYPE_unknown && viz_attr(n, "__dtype__") != NULL)
             n->dtype = viz_dtype_mxnet(viz_attr_int(n, "__dtype__", -1));
         if (n->dtype == VIZ_DTYPE_unknown && viz_is_param(n)) n->dtype = VIZ_DTYPE_float32; /* MXNet's standard */
     }
-    for (size_t i = 0; i < g->node_count; i++) {
-        struct viz_node *n = &g->nodes[i];
-        if (n->op == NULL) continue;
-        n->kind->infer(g, n);
-        infer_dtype(g, n);
+    for (unsigned round = 0; round < ROUNDS_MAX; round++, before = known) {
+        for (size_t i = 0; i < g->node_count; i++) infer_node(g, i);
+        known = known_in(g);
+        if (known == before) break;
+        for (size_t i = g->node_count; i > 0; i--) infer_node(g, i - 1);
+        known = known_in(g);
     }
+    for (size_t i = 0; i < g->node_count; i++)
+        if (g->nodes[i].op != NULL) infer_dtype(g, &g->nodes[i]);
 }
 
 enum { NAMES_SHOWN = 64 };
@@ -802,6 +1013,7 @@ enum status viz_shape_give(struct viz_graph *g, const char *variable, const stru
         if (n->op != NULL) continue;
         if (strcmp(n->name, variable) == 0 && n->output_count > 0) {
             if (n->key == NULL) n->shapes[0] = *shape;
+            n->is_given = true;
             return STATUS_OK;
         }
         if (count < NAMES_SHOWN && !viz_is_param(n)) names[count++] = n->name;

@@ -7,8 +7,9 @@
 
 #include "web/viz/graph.h"
 
-/* Shapes that variables say of themselves (`__shape__`), then a pass in topological order. Keys are bound and
- * given shapes set before: what is known already is never replaced. */
+/* Completes the shapes: what variables say of themselves (`__shape__`, where a zero is not known), then the rules of
+ * the operators, from the inputs to the outputs and back, until nothing more follows. Keys are bound and given
+ * shapes set before: what is known already is never replaced, only unknown dimensions are filled in. */
 void viz_infer(struct viz_graph *g);
 /* Sets the shape of a variable. BAD_ARGUMENT names the variables that there are. */
 enum status viz_shape_give(struct viz_graph *g, const char *variable, const struct viz_shape *shape,
@@ -20,7 +21,7 @@ enum status viz_shape_give(struct viz_graph *g, const char *variable, const stru
     X(leaky) X(pooling) X(global_pooling) X(concat) X(flatten) X(reshape) X(broadcast) X(reduce)              \
     X(arg_reduce) X(transpose) X(dot) X(batch_dot) X(matmul) X(swap_axes) X(expand_dims) X(squeeze)           \
     X(slice_axis) X(split) X(stack) X(upsampling) X(one_hot) X(take) X(rnn) X(softmax_output)                 \
-    X(regression_output) X(filled) X(cross_entropy)
+    X(regression_output) X(filled) X(cross_entropy) X(equal)
 #define VIZ_INFER_DECLARE(name) void infer_##name(struct viz_graph *g, struct viz_node *n);
 VIZ_INFERS(VIZ_INFER_DECLARE)
 #undef VIZ_INFER_DECLARE

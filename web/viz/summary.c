@@ -9,6 +9,7 @@
 struct sum {
     uint64_t count, bytes, kept;     /* kept: elements of statistics, which are not learned */
     uint32_t arrays, unknown;        /* unknown: arrays whose shape is not known */
+    uint32_t unknown_kept;           /* statistics among them */
     const char *dtype, *updater;     /* of all of them, or "mixed"; NULL: nothing is known */
 };
 
@@ -27,6 +28,7 @@ static void sum_add(struct sum *s, const struct viz_node *n)
     s->updater = same_or_mixed(s->updater, n->key != NULL ? n->key->updater : NULL);
     if (n->output_count == 0 || !viz_shape_count(&n->shapes[0], &count) || count > UINT64_MAX / 16 - s->bytes / 8) {
         s->unknown++;
+        s->unknown_kept += n->role == ROLE_AUX;
         return;
     }
     s->count += count;
@@ -41,6 +43,7 @@ static void sum_join(struct sum *all, const struct sum *s)
     all->kept += s->kept;
     all->arrays += s->arrays;
     all->unknown += s->unknown;
+    all->unknown_kept += s->unknown_kept;
 }
 
 /* The walk over layers that both forms of a summary are. A parameter that several layers share counts for the
@@ -144,14 +147,11 @@ static const char *text_of(struct buf *b)
     return b->failed ? "" : (const char *)b->at;
 }
 
-static void count_text(struct buf *b, const struct sum *s, uint64_t n)
+/* A number that lacks something is never shown as if it were the whole. */
+static void count_text(struct buf *b, uint64_t n, bool lacks)
 {
-    viz_add_count(b, n);
-    if (s->unknown > 0) buf_text(b, s->count > 0 ? " + ?" : "");
-    if (s->unknown > 0 && s->count == 0) {
-        buf_clear(b);
-        buf_text(b, "?");
-    }
+    if (n > 0 || !lacks) viz_add_count(b, n);
+    if (lacks) buf_text(b, n > 0 ? " + ?" : "?");
 }
 
 /* The next input from *i on that is no parameter: "name 64x3", or NULL. */
@@ -182,8 +182,8 @@ static void table_layer(struct table *t, const struct viz_graph *g, uint32_t at,
     size_t i = 0;
 
     buf_format(&layer, "%s(%s)", n->name, kind_of(n));
-    count_text(&params, s, s->count);
-    count_text(&bytes, s, s->bytes);
+    count_text(&params, s->count, s->unknown > 0);
+    count_text(&bytes, s->bytes, s->unknown > 0);
     cells[LAYER] = text_of(&layer);
     cells[SHAPE] = n->output_count > 0 && !g->is_tree ? viz_shape_text(&n->shapes[0], shape) : "";
     cells[PARAMS] = text_of(&params);
@@ -200,24 +200,82 @@ static void table_layer(struct table *t, const struct viz_graph *g, uint32_t at,
     buf_fini(&before);
 }
 
-static void table_totals(struct table *t, const struct sum *all)
+enum { NAMES_TOLD = 6, NAME_SHOWN = 100 };
+
+/* A list of names in a sentence; control characters become U+FFFD. */
+static void add_name(struct buf *out, const char *name, unsigned said)
+{
+    size_t size = strnlen(name, NAME_SHOWN);
+
+    while (name[size] != '\0' && !is_wide_part((unsigned char)name[size])) size--;
+    buf_text(out, said > 0 ? ", '" : "'");
+    for (size_t i = 0; i < size; i++)
+        if ((unsigned char)name[i] < 32 || name[i] == 127) buf_text(out, "\uFFFD");
+        else buf_add(out, &name[i], 1);
+    buf_text(out, "'");
+}
+
+static bool is_open(const struct viz_node *n)
+{
+    if (n->output_count == 0 || n->shapes[0].ndim == VIZ_UNKNOWN) return true;
+    for (int i = 0; i < n->shapes[0].ndim; i++)
+        if (n->shapes[0].dims[i] == VIZ_UNKNOWN) return true;
+    return false;
+}
+
+static bool is_asked_for(const struct viz_node *n, enum viz_role role)
+{
+    uint64_t count;
+
+    if (n->op != NULL || n->is_given) return false;
+    if (role == ROLE_DATA) return n->role == ROLE_DATA && is_open(n);
+    return viz_is_param(n) && (n->output_count == 0 || !viz_shape_count(&n->shapes[0], &count));
+}
+
+static unsigned add_names(struct buf *out, const struct viz_graph *g, enum viz_role role)
+{
+    unsigned total = 0;
+
+    for (size_t i = 0; i < g->node_count; i++)
+        if (is_asked_for(&g->nodes[i], role) && total++ < NAMES_TOLD) add_name(out, g->nodes[i].name, total - 1);
+    if (total > NAMES_TOLD) buf_format(out, " and %u more", total - NAMES_TOLD);
+    return total;
+}
+
+/* Asks for inputs that nobody gave; when all are known, for the arrays themselves. */
+static void table_missing(struct buf *out, const struct viz_graph *g, const struct sum *all)
+{
+    struct buf names = {0};
+
+    buf_format(out, "Not counted, as their shape is not known: %u array%s. ", all->unknown,
+               all->unknown == 1 ? "" : "s");
+    if (add_names(&names, g, ROLE_DATA) > 0) {
+        buf_format(out, "Give the shape of %s.\n", text_of(&names));
+    } else {
+        buf_clear(&names);
+        add_names(&names, g, ROLE_PARAM);
+        buf_text(out, "They do not follow from the shapes of the inputs");
+        buf_format(out, names.size > 0 ? "; give those of %s.\n" : "%s.\n", text_of(&names));
+    }
+    out->failed = out->failed || names.failed;
+    buf_fini(&names);
+}
+
+static void table_totals(struct table *t, const struct viz_graph *g, const struct sum *all)
 {
     buf_text(t->out, "Total params: ");
-    viz_add_count(t->out, all->count);
+    count_text(t->out, all->count, all->unknown > 0);
     buf_format(t->out, " in %u array%s, ", all->arrays, all->arrays == 1 ? "" : "s");
-    viz_add_count(t->out, all->bytes);
+    count_text(t->out, all->bytes, all->unknown > 0);
     buf_text(t->out, " bytes\n");
-    if (all->kept > 0) {
+    if (all->kept > 0 || all->unknown_kept > 0) {
         buf_text(t->out, "Learned: ");
-        viz_add_count(t->out, all->count - all->kept);
+        count_text(t->out, all->count - all->kept, all->unknown > all->unknown_kept);
         buf_text(t->out, "; kept without being learned: ");
-        viz_add_count(t->out, all->kept);
+        count_text(t->out, all->kept, all->unknown_kept > 0);
         buf_text(t->out, "\n");
     }
-    if (all->unknown > 0)
-        buf_format(t->out,
-                   "Not counted, as their shape is not known: %u array%s. Give the shapes of the inputs.\n",
-                   all->unknown, all->unknown == 1 ? "" : "s");
+    if (all->unknown > 0) table_missing(t->out, g, all);
 }
 
 void viz_write_summary(struct buf *out, const struct viz_graph *g, const struct viz_table *want)
@@ -242,17 +300,24 @@ void viz_write_summary(struct buf *out, const struct viz_graph *g, const struct 
         table_layer(&t, g, i, &s);
         table_rule(&t, i == last ? '=' : '_');
     }
-    table_totals(&t, &w.all);
+    table_totals(&t, g, &w.all);
     table_rule(&t, '_');
     mem_free(w.counted);
 }
 
 /* ---- as numbers ---------------------------------------------------------------------------------------------- */
 
+/* null where an unknown shape leaves the number open; `known` has what could be counted. */
 static void json_sum(struct buf *out, const struct sum *s)
 {
-    buf_format(out, "\"parameters\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"arrays\":%u,\"unknown\":%u", s->count,
-               s->bytes, s->arrays, s->unknown);
+    char count[24] = "null", bytes[24] = "null";
+
+    if (s->unknown == 0) {
+        snprintf(count, sizeof count, "%" PRIu64, s->count);
+        snprintf(bytes, sizeof bytes, "%" PRIu64, s->bytes);
+    }
+    buf_format(out, "\"parameters\":%s,\"bytes\":%s,\"known\":%" PRIu64 ",\"arrays\":%u,\"unknown\":%u", count,
+               bytes, s->count, s->arrays, s->unknown);
 }
 
 static void json_layer(struct buf *out, const struct viz_graph *g, uint32_t at, const struct sum *s)
@@ -301,6 +366,8 @@ void viz_write_summary_json(struct buf *out, const struct viz_graph *g)
     }
     buf_text(out, "],\n\"total\":{");
     json_sum(out, &w.all);
-    buf_format(out, ",\"statistics\":%" PRIu64 "}}\n", w.all.kept);
+    buf_text(out, ",\"statistics\":");
+    if (w.all.unknown_kept > 0) buf_text(out, "null}}\n");
+    else buf_format(out, "%" PRIu64 "}}\n", w.all.kept);
     mem_free(w.counted);
 }

@@ -300,6 +300,8 @@ static enum status read_root(struct symbol *f, const json_t *root)
     if (count > VIZ_NODES_MAX)
         return error_set(f->e, REASON_TOO_LARGE, "%zu nodes; at most %d", count, VIZ_NODES_MAX);
     f->old = is_old(root);
+    const json_t *np = json_object_get(json_object_get(root, "attrs"), "is_np_shape");
+    f->g->is_np_shape = json_integer_value(json_is_array(np) ? json_array_get(np, 1) : np) != 0;
     f->index = ARENA_NEW(&f->g->arena, count, uint32_t);
     if (f->index == NULL) return viz_no_memory(f->e);
     enum status s = read_nodes(f, nodes);
