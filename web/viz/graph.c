@@ -168,6 +168,7 @@ static enum viz_role role_of_kept(const struct viz_node *n, enum viz_role role)
 static void use(struct viz_node *n, const struct viz_node *user, size_t input)
 {
     n->consumers++;
+    if (user->inputs[input].output >= n->outputs_used) n->outputs_used = user->inputs[input].output + 1;
     if (n->op != NULL || n->role == ROLE_DATA) return; /* who is data for one is data */
     enum viz_role role = role_of_kept(n, role_of_slot(user, input, n));
     if (n->role == ROLE_NONE || role == ROLE_DATA) n->role = role;
@@ -245,18 +246,19 @@ bool viz_attr_true(const struct viz_node *n, const char *name)
     return v != NULL && (strcmp(v, "True") == 0 || strcmp(v, "true") == 0 || strcmp(v, "1") == 0);
 }
 
-size_t viz_attr_ints(const struct viz_node *n, const char *name, int64_t out[VIZ_DIMS])
+size_t viz_attr_list(const struct viz_node *n, const char *name, int64_t none, int64_t *out, size_t most)
 {
     const char *at = viz_attr(n, name);
     size_t count = 0;
 
     if (at != NULL && strcmp(at, "None") == 0) return 0;
-    while (at != NULL && *at != '\0' && count < VIZ_DIMS) {
+    while (at != NULL && *at != '\0') {
         char *end;
         at += strspn(at, "([ ,)]L\"'");
         if (*at == '\0') break;
+        if (count == most) return 0;
         if (strncmp(at, "None", 4) == 0) {
-            out[count++] = VIZ_UNKNOWN;
+            out[count++] = none;
             at += 4;
             continue;
         }
@@ -266,6 +268,11 @@ size_t viz_attr_ints(const struct viz_node *n, const char *name, int64_t out[VIZ
         at = end + (*end == '.' ? 1 + strspn(end + 1, "0") : 0);
     }
     return count;
+}
+
+size_t viz_attr_ints(const struct viz_node *n, const char *name, int64_t out[VIZ_DIMS])
+{
+    return viz_attr_list(n, name, VIZ_UNKNOWN, out, VIZ_DIMS);
 }
 
 /* ---- shapes -------------------------------------------------------------------------------------------------- */

@@ -117,6 +117,7 @@ struct viz_node {
     const struct viz_key *key;       /* of the store that is this parameter, or NULL */
     uint32_t attr_count, input_count, output_count, int_count;
     uint32_t consumers;              /* how often an output is an input */
+    uint32_t outputs_used;           /* the first outputs, as far as one is an input or a head */
     bool head;                       /* an output of the network */
     bool is_given;                   /* its shape came with the request */
     bool is_kept;                    /* the file has a value for it, so it is a parameter wherever it is used */
@@ -156,7 +157,10 @@ enum status viz_bind_keys(struct viz_graph *g, const struct viz_key *keys, size_
 const char *viz_attr(const struct viz_node *n, const char *name);
 int64_t viz_attr_int(const struct viz_node *n, const char *name, int64_t otherwise);
 bool viz_attr_true(const struct viz_node *n, const char *name);
-/* "(3, 3)", "[3,3]" or "3"; None in it is VIZ_UNKNOWN. How many there are, at most VIZ_DIMS. */
+/* "(3, 3)", "[3,3]" or "3"; None in it is `none`. How many there are; 0 when it is missing, holds anything else, or
+ * has more than `most`: a part of a list would say something wrong. */
+size_t viz_attr_list(const struct viz_node *n, const char *name, int64_t none, int64_t *out, size_t most);
+/* The same for one number for each dimension; None is VIZ_UNKNOWN. */
 size_t viz_attr_ints(const struct viz_node *n, const char *name, int64_t out[VIZ_DIMS]);
 
 static inline bool viz_is_param(const struct viz_node *n) { return n->role == ROLE_PARAM || n->role == ROLE_AUX; }

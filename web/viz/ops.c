@@ -26,7 +26,7 @@ static const struct viz_op rows[] = {
      "recurrent layer ({mode|rnn}) over {inputs} with {state_size|?} units"},
     {"lstm gru", FAMILY_LAYER, "data weight recurrence bias", infer_nothing, "{hidden_size|?}",
      "recurrent layer ({op}) over {inputs} with {hidden_size|?} units"},
-    {"batchnorm syncbatchnorm cudnnbatchnorm batchnormalization", FAMILY_NORM,
+    {"batchnorm batchnormwithrelu syncbatchnorm cudnnbatchnorm batchnormalization", FAMILY_NORM,
      "data gamma beta moving_mean moving_var", infer_batch_norm, "", "batch normalisation of {inputs}"},
     {"layernorm layernormalization", FAMILY_NORM, "data gamma beta", infer_layer_norm, "",
      "layer normalisation of {inputs}"},
@@ -56,14 +56,39 @@ static const struct viz_op rows[] = {
     {"squeeze", FAMILY_SHAPE, "", infer_squeeze, "{axis|}", "{inputs} without axes of size 1"},
     {"sliceaxis", FAMILY_SHAPE, "", infer_slice_axis, "{axis|0}: {begin|0} to {end|end}",
      "{inputs} along axis {axis|0} from {begin|0} to {end|the end}"},
-    {"slice crop slicelike pad", FAMILY_SHAPE, "", infer_nothing, "", "{op} of {inputs}"},
+    {"slice crop", FAMILY_SHAPE, "", infer_slice, "", "{op} of {inputs}"},
+    {"slicelike", FAMILY_SHAPE, "", infer_slice_like, "", "{inputs}: the first, cut to the size of the second"},
+    {"pad", FAMILY_SHAPE, "", infer_pad, "{mode|}", "{inputs} padded ({mode|constant})"},
+    {"broadcastto", FAMILY_SHAPE, "", infer_broadcast_to, "{shape|}", "{inputs} stretched to {shape|another shape}"},
+    {"broadcastlike", FAMILY_SHAPE, "", infer_broadcast_like, "", "{inputs}: the first, stretched like the second"},
+    {"broadcastaxis broadcastaxes", FAMILY_SHAPE, "", infer_broadcast_axis, "", "{inputs} stretched over {over}"},
+    {"depthtospace", FAMILY_SHAPE, "", infer_depth_to_space, "", "channels of {inputs} moved into blocks of space"},
+    {"spacetodepth", FAMILY_SHAPE, "", infer_space_to_depth, "", "blocks of space of {inputs} moved into channels"},
+    {"diag", FAMILY_SHAPE, "", infer_diag, "", "diagonal of {inputs}"},
+    {"flip reverse", FAMILY_SHAPE, "", infer_same, "{axis|}", "{inputs} reversed along axis {axis|}"},
+    {"repeat", FAMILY_SHAPE, "", infer_repeat, "{repeats|}", "elements of {inputs}, each {repeats|several} times"},
+    {"tile", FAMILY_SHAPE, "", infer_tile, "{reps|}", "{inputs} repeated as tiles"},
+    {"im2col", FAMILY_SHAPE, "", infer_im2col, "{kernel|}", "windows of {inputs} as columns"},
+    {"shapearray", FAMILY_SHAPE, "", infer_shape_array, "", "the shape of {inputs}"},
+    {"sizearray", FAMILY_SHAPE, "", infer_size_array, "", "the size of {inputs}"},
+    {"sort argsort", FAMILY_SHAPE, "", infer_same_or_flat, "", "{op} of {inputs}"},
+    {"topk", FAMILY_SHAPE, "", infer_topk, "{k|1}", "the {k|1} largest of {inputs}"},
+    {"pick", FAMILY_SHAPE, "", infer_pick, "", "elements picked out of {inputs}"},
+    {"shuffle", FAMILY_SHAPE, "", infer_same, "", "rows of {inputs} in random order"},
+    {"sequencemask sequencereverse", FAMILY_SHAPE, "data data", infer_sequence, "", "{op} of {inputs}"},
+    {"sequencelast", FAMILY_SHAPE, "data data", infer_sequence_last, "", "last step of {inputs}"},
+    {"adaptiveavgpooling2d", FAMILY_POOL, "", infer_adaptive_pooling, "{output_size|1}",
+     "average pooling of {inputs} to {output_size|1}"},
+    {"correlation", FAMILY_LAYER, "", infer_correlation, "", "correlation of {inputs}"},
     {"slicechannel split splitv2", FAMILY_SHAPE, "", infer_split, "{num_outputs|}",
      "{inputs} split into {num_outputs|several}"},
     {"upsampling", FAMILY_SHAPE, "", infer_upsampling, "{scale}", "{inputs} enlarged by {scale}"},
-    {"bilinearresize2d resize", FAMILY_SHAPE, "", infer_nothing, "", "{inputs} resized"},
+    {"bilinearresize2d", FAMILY_SHAPE, "", infer_resize, "", "{inputs} resized"},
+    {"resize", FAMILY_SHAPE, "", infer_nothing, "", "{inputs} resized"},
     {"onehot", FAMILY_SHAPE, "", infer_one_hot, "{depth|}", "one-hot of {inputs}"},
     {"take gather", FAMILY_SHAPE, "", infer_take, "", "rows taken out of {inputs}"},
-    {"cast amcast", FAMILY_SHAPE, "", infer_same, "{dtype|}", "{inputs} as {dtype|another type}"},
+    {"cast ampcast", FAMILY_SHAPE, "", infer_same, "{dtype|}", "{inputs} as {dtype|another type}"},
+    {"ampmulticast", FAMILY_SHAPE, "", infer_each, "", "{inputs} as one type"},
     {"identity copy blockgrad stopgradient identityattachklsparsereg", FAMILY_OTHER, "", infer_same, "",
      "{op} of {inputs}"},
     {"dropout", FAMILY_OTHER, "", infer_same, "{p|0.5}", "dropout of {inputs}, {p|0.5} of the values"},
@@ -76,7 +101,9 @@ static const struct viz_op rows[] = {
     {"maximum broadcastmaximum", FAMILY_MATH, "", infer_broadcast, "", ELEMENTS("maximum")},
     {"minimum broadcastminimum", FAMILY_MATH, "", infer_broadcast, "", ELEMENTS("minimum")},
     {"power pow broadcastpower mod broadcastmod hypot broadcasthypot equal broadcastequal notequal greater less "
-     "broadcastgreater broadcastlesser where", FAMILY_MATH, "", infer_broadcast, "", ELEMENTS("{op}")},
+     "lesser greaterequal lesserequal logicaland logicalor logicalxor broadcastnotequal broadcastgreater broadcastlesser "
+     "broadcastgreaterequal broadcastlesserequal broadcastlogicaland broadcastlogicalor broadcastlogicalxor", FAMILY_MATH, "", infer_broadcast, "", ELEMENTS("{op}")},
+    {"where", FAMILY_MATH, "", infer_where, "", "choice between elements, by {inputs}"},
     {"plusscalar addscalar", FAMILY_MATH, "", infer_same, "{scalar|}", "{inputs} plus {scalar|a number}"},
     {"minusscalar subtractscalar", FAMILY_MATH, "", infer_same, "{scalar|}", "{inputs} minus {scalar|a number}"},
     {"rminusscalar rsubtractscalar", FAMILY_MATH, "", infer_same, "{scalar|}", "{scalar|a number} minus {inputs}"},
@@ -85,10 +112,16 @@ static const struct viz_op rows[] = {
      "{inputs} divided by {scalar|a number}"},
     {"rdivscalar rtruedividescalar", FAMILY_MATH, "", infer_same, "{scalar|}",
      "{scalar|a number} divided by {inputs}"},
-    {"powerscalar rpowerscalar maximumscalar minimumscalar", FAMILY_MATH, "", infer_same, "{scalar|}",
+    {"powerscalar rpowerscalar maximumscalar minimumscalar modscalar rmodscalar hypotscalar equalscalar notequalscalar "
+     "greaterscalar greaterequalscalar lesserscalar lesserequalscalar logicalandscalar logicalorscalar "
+     "logicalxorscalar", FAMILY_MATH, "", infer_same, "{scalar|}",
      "{op} of {inputs} and {scalar|a number}"},
     {"exp log log2 log10 log1p expm1 sqrt rsqrt square cbrt abs sign negative neg round floor ceil clip sin cos "
-     "tan arctan reciprocal smoothl1", FAMILY_MATH, "", infer_same, "", "{op} of {inputs}"},
+     "tan arctan reciprocal smoothl1 logicalnot divsqrtdim gammaln rcbrt fix trunc rint sinh cosh arcsin arccos arcsinh "
+     "arccosh arctanh degrees radians erfinv digamma", FAMILY_MATH, "", infer_same, "", "{op} of {inputs}"},
+    {"gamma", FAMILY_MATH, "", infer_gamma, "", "gamma function of {inputs}"},
+    {"cumsum", FAMILY_MATH, "", infer_same_or_flat, "", "running sums of {inputs}"},
+    {"moments", FAMILY_MATH, "", infer_moments, "over {over}", "mean and variance of {inputs} over {over}"},
     {"sum sumaxis reducesum nansum", FAMILY_MATH, "", infer_reduce, "over {over}", "sum of {inputs} over {over}"},
     {"mean reducemean", FAMILY_MATH, "", infer_reduce, "over {over}", "mean of {inputs} over {over}"},
     {"max maxaxis reducemax", FAMILY_MATH, "", infer_reduce, "over {over}", "maximum of {inputs} over {over}"},
@@ -109,11 +142,25 @@ static const struct viz_op rows[] = {
      "absolute error of {data}{label}"},
     {"svmoutput", FAMILY_LOSS, "data label", infer_softmax_output, "", "hinge loss of {data}{label}"},
     {"softmaxcrossentropy", FAMILY_LOSS, "data label", infer_cross_entropy, "", "cross entropy of {data}{label}"},
-    {"ctcloss warpctc", FAMILY_LOSS, "data label data_lengths label_lengths", infer_nothing, "",
-     "CTC loss of {data}{label}"},
+    {"ctcloss", FAMILY_LOSS, "data label data_lengths label_lengths", infer_ctc, "", "CTC loss of {data}{label}"},
+    {"warpctc", FAMILY_LOSS, "data label", infer_same, "", "CTC loss of {data}{label}"},
     {"makeloss", FAMILY_LOSS, "", infer_same, "", "{inputs}, which is minimised"},
     {"custom", FAMILY_OTHER, "", infer_nothing, "{op_type|}", "{op_type|custom operator} of {inputs}"},
-    {"zeros ones full arange zeroslike oneslike constant", FAMILY_OTHER, "", infer_filled, "", "constant ({op})"},
+    {"zeros ones full constant", FAMILY_OTHER, "", infer_filled, "", "constant ({op})"},
+    {"zeroslike oneslike fulllike", FAMILY_OTHER, "", infer_same, "", "constant ({op}) of the shape of {inputs}"},
+    {"arange", FAMILY_OTHER, "", infer_arange, "", "numbers in equal steps"},
+    {"arangelike", FAMILY_OTHER, "", infer_arange_like, "", "numbers in equal steps, as many as {inputs}"},
+    {"linspace", FAMILY_OTHER, "", infer_linspace, "", "numbers in equal steps"},
+    {"eye", FAMILY_OTHER, "", infer_eye, "", "identity matrix"},
+    {"randomuniform randomnormal randomgamma randomexponential randompoisson randomnegativebinomial "
+     "randomgeneralizednegativebinomial randomrandint uniform normal", FAMILY_OTHER, "", infer_random, "{shape|}",
+     "random numbers ({op})"},
+    {"randomuniformlike randomnormallike randomgammalike randomexponentiallike randompoissonlike "
+     "randomnegativebinomiallike randomgeneralizednegativebinomiallike", FAMILY_OTHER, "", infer_same, "",
+     "random numbers ({op}) of the shape of {inputs}"},
+    {"sampleuniform samplenormal samplegamma sampleexponential samplepoisson samplenegativebinomial "
+     "samplegeneralizednegativebinomial", FAMILY_OTHER, "", infer_sample, "{shape|}", "random numbers ({op}) of {inputs}"},
+    {"samplemultinomial", FAMILY_OTHER, "", infer_multinomial, "{shape|}", "random indices by {inputs}"},
     {"(keys)", FAMILY_BLOCK, "", infer_nothing, "", "keys under {inputs}"},
 };
 
@@ -163,6 +210,22 @@ const struct viz_op *viz_op_find(const char *op)
 }
 
 bool viz_op_is(const struct viz_node *n, const char *name) { return listed(n->kind->names, name); }
+
+/* Only their first output is for users. */
+static const char hiding[] =
+    "batchnorm batchnormwithrelu syncbatchnorm cudnnbatchnorm layernorm instancenorm groupnorm dropout leakyrelu lrn "
+    "l2normalization correlation ctcloss roipooling bilinearsampler gridgenerator spatialtransformer "
+    "deformablepsroipooling";
+
+uint32_t viz_outputs_shown(const struct viz_node *n)
+{
+    char name[64];
+
+    if (n->op == NULL || n->output_count < 2) return 1;
+    canonical(n->op, name, sizeof name);
+    if (!listed(hiding, name) || viz_attr_true(n, "output_mean_var")) return n->output_count;
+    return n->outputs_used > 1 ? n->outputs_used : 1;
+}
 
 struct bytes viz_op_slot(const struct viz_op *op, size_t input)
 {

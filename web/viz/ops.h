@@ -33,6 +33,9 @@ struct viz_op {
 /* Never NULL: an operator that is not known has a row too. NULL asks for a variable's. */
 const struct viz_op *viz_op_find(const char *op);
 bool viz_op_is(const struct viz_node *n, const char *name);  /* has this name in its row */
+/* Outputs that a user sees: MXNet keeps the mask of a Dropout, the statistics of a BatchNorm and the like to itself
+ * unless something uses them. At least 1. */
+uint32_t viz_outputs_shown(const struct viz_node *n);
 /* "weight" for input 1 of a Convolution; "" when the row says nothing. */
 struct bytes viz_op_slot(const struct viz_op *op, size_t input);
 

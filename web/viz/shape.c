@@ -239,6 +239,21 @@ void infer_global_pooling(struct viz_graph *g, struct viz_node *n)
     pooling_backwards(g, n, out.ndim);
 }
 
+/* Each window becomes a column: channels times kernel, and one column for each place. */
+void infer_im2col(struct viz_graph *g, struct viz_node *n)
+{
+    const struct viz_shape *data = in(g, n, 0);
+    struct window w;
+
+    if (data->ndim < 3 || !window_read(n, data->ndim - 2, &nothing_known, &w)) return;
+    struct viz_shape out = {3, {data->dims[0], data->dims[1], 1}};
+    for (int i = 0; i < w.ndim; i++) {
+        out.dims[1] = dim_times(out.dims[1], w.kernel[i]);
+        out.dims[2] = dim_times(out.dims[2], window_out(&w, i, data->dims[i + 2]));
+    }
+    give(n, 0, &out);
+}
+
 void infer_upsampling(struct viz_graph *g, struct viz_node *n)
 {
     struct viz_shape out = *in(g, n, 0);
@@ -641,16 +656,43 @@ static void split_evenly(struct viz_graph *g, struct viz_node *n, int at, int64_
     suggest(g, n, 0, &whole);
 }
 
+static bool has_digits(const char *text) { return text != NULL && text[strcspn(text, "0123456789")] != '\0'; }
+
+/* Parts that begin at the indices: MXNet's list begins with 0, numpy's leaves it out. */
+static void split_at(struct viz_node *n, const struct viz_shape *data, int at, bool squeeze)
+{
+    enum { PARTS_MAX = 256 };
+    int64_t begins[PARTS_MAX + 1] = {0};
+    size_t count = viz_attr_list(n, "indices", VIZ_UNKNOWN, begins + 1, PARTS_MAX), from = begins[1] == 0 ? 1 : 0;
+
+    for (size_t i = 0; i < n->output_count && i + from <= count && count > 0; i++) {
+        bool last = i + from == count;
+        int64_t end = last ? data->dims[at] : begins[i + from + 1];
+        struct viz_shape part = *data;
+        part.dims[at] = dim_minus(end, begins[i + from]);
+        if (squeeze && part.dims[at] != 1) continue;
+        if (squeeze) shape_drop(&part, at);
+        give(n, i, &part);
+    }
+}
+
 void infer_split(struct viz_graph *g, struct viz_node *n)
 {
     bool is_onnx = n->op[0] == 'S' && n->op[1] == 'p';
     const struct viz_shape *data = in(g, n, 0);
     int at = data->ndim > 0 ? axis_of(viz_attr_int(n, "axis", is_onnx ? 0 : 1), data->ndim) : -1;
-    int64_t parts = viz_attr_int(n, "num_outputs", (int64_t)n->output_count), sizes[VIZ_DIMS];
+    int64_t parts = viz_attr_int(n, "num_outputs", (int64_t)n->output_count);
     bool squeeze = viz_attr_true(n, "squeeze_axis");
 
-    if (viz_op_is(n, "splitv2") && !is_onnx) parts = viz_attr_int(n, "sections", parts);
-    if (at < 0 || parts < 1 || numbers(g, n, is_onnx ? "split" : "indices", 1, sizes) > 0) return;
+    /* Sizes that are stated, or come in at run time, are not those of equal parts. */
+    if (is_onnx && (n->input_count > 1 || viz_attr(n, "split") != NULL)) return;
+    if (at < 0) return;
+    if (has_digits(viz_attr(n, "indices"))) {
+        split_at(n, data, at, squeeze);
+        return;
+    }
+    parts = viz_attr_int(n, "sections", parts);
+    if (parts < 1) return;
     if (squeeze && data->dims[at] >= 0 && data->dims[at] != parts) return;
     split_evenly(g, n, at, parts, squeeze);
 }
@@ -937,7 +979,8 @@ static void infer_dtype(const struct viz_graph *g, struct viz_node *n)
     size_t from = viz_op_is(n, "embedding") ? 1 : 0;
     const char *said = viz_attr(n, "dtype");
 
-    if (viz_op_is(n, "cast") && said != NULL) n->dtype = viz_dtype_find(said);
+    if ((viz_op_is(n, "cast") || n->input_count == 0) && said != NULL) n->dtype = viz_dtype_find(said);
+    if (viz_op_is(n, "shapearray") || viz_op_is(n, "sizearray")) n->dtype = VIZ_DTYPE_int64;
     if (n->dtype == VIZ_DTYPE_unknown && from < n->input_count) n->dtype = g->nodes[n->inputs[from].node].dtype;
 }
 

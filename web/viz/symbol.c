@@ -249,7 +249,9 @@ static enum status read_heads(struct symbol *f, const json_t *heads)
         enum status s = read_entry(f, entry, "head", i, &head);
         if (s != STATUS_OK)
             return error_set(f->e, REASON_NETWORK_INVALID, "head %zu refers to no output of a node", i);
-        f->g->nodes[head.node].head = true;
+        struct viz_node *n = &f->g->nodes[head.node];
+        n->head = true;
+        if (head.output >= n->outputs_used) n->outputs_used = head.output + 1;
     }
     return STATUS_OK;
 }

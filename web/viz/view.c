@@ -320,7 +320,7 @@ static enum status add_shape(struct maker *m, struct viz_box *b, const struct vi
 
     if (n->output_count == 0 || n->shapes[0].ndim == VIZ_UNKNOWN || m->g->is_tree) return STATUS_OK;
     buf_format(&text, n->op != NULL ? "\u2192 %s" : "%s", viz_shape_text(&n->shapes[0], shape));
-    if (n->output_count > 1) buf_format(&text, " (1 of %u)", n->output_count);
+    if (viz_outputs_shown(n) > 1) buf_format(&text, " (1 of %u)", viz_outputs_shown(n));
     enum status s = add_line(m, b, LINE_SHAPE, &text, 0);
     buf_fini(&text);
     return s;
