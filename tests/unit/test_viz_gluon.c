@@ -383,3 +383,92 @@ TEST(channels_may_stand_last)
     viz_graph_fini(&g);
     net_fini(&n);
 }
+
+/* ---- print_summary ------------------------------------------------------------------------------------------- */
+
+/* The network of MXNet's own test of print_summary. */
+static struct bytes small_net(struct net *n)
+{
+    unsigned x = net_var(n, "data"), cw = net_var(n, "conv1_weight"), cb = net_var(n, "conv1_bias");
+    unsigned conv = net_op(n, "Convolution", "conv1", "\"kernel\": \"(3, 3)\", \"num_filter\": \"32\", \"stride\": \"(2, 2)\"", x, cw, cb, -1);
+    unsigned g = net_var(n, "bn1_gamma"), b = net_var(n, "bn1_beta"), m = net_var(n, "bn1_moving_mean"), v = net_var(n, "bn1_moving_var");
+    unsigned bn = net_op(n, "BatchNorm", "bn1", "", conv, g, b, m, v, -1);
+    unsigned act = net_op(n, "Activation", "relu1", "\"act_type\": \"relu\"", bn, -1);
+    unsigned mp = net_op(n, "Pooling", "mp1", "\"kernel\": \"(2, 2)\", \"pool_type\": \"max\", \"stride\": \"(2, 2)\"", act, -1);
+    unsigned w1 = net_var(n, "fc1_weight"), b1 = net_var(n, "fc1_bias");
+    unsigned fc1 = net_op(n, "FullyConnected", "fc1", "\"num_hidden\": \"10\"", mp, w1, b1, -1);
+    unsigned w2 = net_var(n, "fc2_weight"), b2 = net_var(n, "fc2_bias");
+    return net_end(n, net_op(n, "FullyConnected", "fc2", "\"num_hidden\": \"10\"", fc1, w2, b2, -1));
+}
+
+/* MXNet pads to the end of the last column. */
+static void add_line(struct buf *out, const char *layer, const char *shape, const char *count, const char *before)
+{
+    buf_format(out, "%-52s%-24s%-12s%-32s\n", layer, shape, count, before);
+}
+
+static void add_rule(struct buf *out, char c)
+{
+    for (int i = 0; i < 120; i++) buf_add(out, &c, 1);
+    buf_text(out, "\n");
+}
+
+struct line {
+    const char *layer, *shape, *count, *before;
+};
+
+static void check_print_summary(struct bytes file, const char *options, const struct line *lines, const char *end)
+{
+    struct buf got = {0}, want = {0};
+
+    add_rule(&want, '_');
+    add_line(&want, "Layer (type)", "Output Shape", "Param #", "Previous Layer");
+    add_rule(&want, '=');
+    for (size_t i = 0; lines[i].layer != NULL; i++) {
+        add_line(&want, lines[i].layer, lines[i].shape, lines[i].count, lines[i].before);
+        add_rule(&want, lines[i + 1].layer == NULL ? '=' : '_');
+    }
+    buf_format(&want, "Total params: %s", end);
+    buf_add(&want, "", 1);
+    render(file, options, &got);
+    CHECK_TEXT((const char *)got.at, (const char *)want.at);
+    buf_fini(&got);
+    buf_fini(&want);
+}
+
+#define RULE "\n____________________________________________________________" \
+             "____________________________________________________________\n"
+
+/* By MXNet's formula fc1 has (32 + 1) * 10 numbers; its weight has 32 * 6 * 6 columns. */
+TEST(the_summary_of_view_mxnet_is_that_of_print_summary)
+{
+    static const struct line given[] = {
+        {"data(null)", "3x28x28", "0", ""}, {"conv1(Convolution)", "32x13x13", "896", "data"}, {"bn1(BatchNorm)", "32x13x13", "64", "conv1"},
+        {"relu1(Activation)", "32x13x13", "0", "bn1"}, {"mp1(Pooling)", "32x6x6", "0", "relu1"}, {"fc1(FullyConnected)", "10", "330", "mp1"},
+        {"fc2(FullyConnected)", "10", "110", "fc1"}, {NULL, NULL, NULL, NULL}};
+    /* Without shapes MXNet takes the image for one of no channels; what follows from the first layer is known. */
+    static const struct line open[] = {
+        {"data(null)", "", "0", ""}, {"conv1(Convolution)", "", "?", "data"}, {"bn1(BatchNorm)", "", "64", "conv1"},
+        {"relu1(Activation)", "", "0", "bn1"}, {"mp1(Pooling)", "", "0", "relu1"}, {"fc1(FullyConnected)", "", "330", "mp1"},
+        {"fc2(FullyConnected)", "", "110", "fc1"}, {NULL, NULL, NULL, NULL}};
+    struct net n = {0};
+    struct bytes file = small_net(&n);
+
+    check_print_summary(file, "{\"format\": \"summary\", \"view\": \"mxnet\", \"shapes\": {\"data\": [1, 3, 28, 28]}}", given,
+                        "1400" RULE "MXNet counts Convolution, FullyConnected, BatchNorm and Embedding, by the second dimension of "
+                        "their input.\nThe arrays that are learned hold 12600 numbers.\n");
+    check_print_summary(file, "{\"format\": \"summary\", \"view\": \"mxnet\"}", open, "504 + ?" RULE);
+    net_fini(&n);
+}
+
+TEST(print_summary_of_the_model_zoo_has_the_published_total)
+{
+    struct gluon m = {0};
+    struct buf out = {0};
+
+    render(resnet18(&m), "{\"format\": \"summary\", \"view\": \"mxnet\", \"shapes\": {\"data\": [1, 3, 224, 224]}}", &out);
+    CHECK_SAYS((const char *)out.at, "Total params: 11689512" RULE);
+    CHECK(strstr((const char *)out.at, "MXNet counts") == NULL);
+    buf_fini(&out);
+    net_fini(&m.n);
+}

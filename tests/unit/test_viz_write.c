@@ -89,6 +89,7 @@ TEST(the_factorization_is_written_as_before)
         {"{'format': 'text', 'shapes': {'user': ['N'], 'item': ['N']}}", "factorization_shapes.txt"},
         {"{'format': 'summary', 'shapes': 'user=64;item=64'}", "factorization_summary.txt"},
         {"{'format': 'summary', 'positions': [0.44, 0.64, 0.74, 1.0]}", "factorization_summary_mxnet.txt"},
+        {"{'format': 'summary', 'view': 'mxnet', 'shapes': 'user=64;item=64'}", "factorization_print_summary.txt"},
         {"{'format': 'dot', 'view': 'mxnet'}", "factorization_mxnet.dot"},
         {"{'format': 'dot', 'view': 'mxnet', 'shapes': {'user': ['N'], 'item': ['N']}, 'dtypes': {'user': 'float32'}, "
          "'node_attrs': {'shape': 'rect', 'fixedsize': 'false'}, 'hide_weights': false, 'title': 'mf'}", "factorization_mxnet_shapes.dot"},

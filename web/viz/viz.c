@@ -434,7 +434,10 @@ static enum status write_result(struct request *r, struct buf *out)
 {
     if (r->by_dot) return draw_by_dot(r, out);
     switch (r->format) {
-    case FORMAT_SUMMARY: viz_write_summary(out, &r->graph, &r->table); break;
+    case FORMAT_SUMMARY:
+        if (r->look.view == VIEW_mxnet) viz_write_print_summary(out, &r->graph, &r->table, r->look.edge_shapes);
+        else viz_write_summary(out, &r->graph, &r->table);
+        break;
     case FORMAT_SUMMARY_JSON: viz_write_summary_json(out, &r->graph); break;
     case FORMAT_PNG: case FORMAT_PDF: return draw_converted(r, out);
     case FORMAT_TEXT: r->look = (struct viz_look){.view = VIEW_default}; return draw(r, out);

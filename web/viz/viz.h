@@ -15,7 +15,8 @@
  *   hide_weights view mxnet: parameters are not drawn                       [true]
  *   node_attrs   dot: {"shape": "oval"}
  *   style        svg: the rules for looks are inside                        [true]
- *   line_length, positions   summary: as in MXNet's print_summary; four positions give its four columns
+ *   line_length, positions   summary: as in MXNet's print_summary; four positions give its four columns. With view
+ *                mxnet the summary is print_summary's, line by line
  *
  * Any thread; no globals, no files, no clock. png and pdf start rsvg-convert and wait for it, at most CONVERT_MS; engine
  * dot starts Graphviz's dot, at most DOT_MS. */

@@ -24,7 +24,11 @@ struct viz_table {
 
 /* Every layer, its shape, its parameters, and the totals. */
 void viz_write_summary(struct buf *out, const struct viz_graph *g, const struct viz_table *t);
-/* The same as numbers. */
+/* As MXNet's print_summary prints it, with its four columns. shows_shapes: the shapes of inputs were given; MXNet
+ * leaves the column empty otherwise. */
+void viz_write_print_summary(struct buf *out, const struct viz_graph *g, const struct viz_table *t,
+                             bool shows_shapes);
+/* Layers and totals as numbers. */
 void viz_write_summary_json(struct buf *out, const struct viz_graph *g);
 /* Numbered sentences, one for each step from the inputs to the outputs. The picture: view default, not placed. */
 void viz_write_description(struct buf *out, const struct viz_picture *p);

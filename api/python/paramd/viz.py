@@ -189,12 +189,15 @@ def plot_network(symbol, title='plot', save_format='pdf', shape=None, dtype=None
     return Plot(file, options, save_format)
 
 
-def print_summary(symbol, shape=None, line_length=120, positions=None, *, dtype=None, store=None, file=None):
+def print_summary(symbol, shape=None, line_length=120, positions=None, *, dtype=None, store=None, view=None,
+                  file=None):
     """Prints a table of layers: shape, parameters, bytes, dtype, updater, inputs; and the totals.
+
+    view='mxnet' prints what mx.viz.print_summary prints, line by line.
 
     positions: where columns end, as parts of line_length or in characters. Four of them, as in
     mx.viz.print_summary ([.44, .64, .74, 1.]), give its four columns."""
-    text = draw(symbol, 'summary', shape=shape, dtype=dtype, store=store, line_length=line_length,
+    text = draw(symbol, 'summary', shape=shape, dtype=dtype, store=store, line_length=line_length, view=view,
                 positions=None if positions is None else list(positions))
     print(text.decode(), end='', file=file or sys.stdout)
 
