@@ -401,6 +401,7 @@ class KVStore:
         recorded, will be counted exactly once, and is applied when its round closes (see wait). All keys, shapes and
         dtypes are checked before anything is sent. priority: among pushes that wait the larger number runs first."""
         keys, arrays = self._values(key, value, self._number_dtype)
+        self._apply_traced()
         self._send(self._lib.paramd_push_start, keys, arrays, int(priority))
 
     def pull(self, key, out=None, priority=0, ignore_sparse=True):
@@ -442,6 +443,7 @@ class KVStore:
         keys, arrays = self._values(key, value, self._number_dtype)
         to = self._outputs(key, _arrays.as_keys(key), value if out is None else out)
         self._check_outputs(*to)
+        self._apply_traced()
         self._send(self._lib.paramd_push_start, keys, arrays, int(priority))
         self._receive(*to, priority)
 
@@ -511,6 +513,7 @@ class KVStore:
     def barrier(self, name='default', timeout=None):
         """Waits until this worker's pushes are applied and all workers have come here. DeadlineExceeded names those
         who have not."""
+        self._apply_traced()
         with _Operation(self, None) as op:
             op.run(self._lib.paramd_barrier_start, self._handle, name.encode(), timeout=timeout)
 
@@ -721,15 +724,12 @@ class KVStore:
             raise
 
     def _init(self, keys, arrays):
-        """Creates keys. A function that was set as updater of a daemon's store is traced for them first, and becomes the
-        updater with the first of them."""
-        waits = self._traced is not None and self._traced.text is None
+        """Creates keys. A function that was set as updater of a daemon's store is traced for them and set before them:
+        no push of another worker comes in between, and an init that fails can be tried again."""
         if self._traced is not None:
-            self._traced.trace([(k, a.shape, a.dtype) for k, a in zip(keys, arrays)])
+            self._apply_traced([(k, a.shape, a.dtype) for k, a in zip(keys, arrays)])
         self._send(self._lib.paramd_init_start, keys, arrays)
         self._forget(keys)
-        if waits and self._traced.text is not None:
-            self._wait_for(self._lib.paramd_set_updater, _document_text(self._traced.document()))
 
     def _function_error(self, failed):
         """What the caller's function raised, when that is why a push failed."""
@@ -824,14 +824,35 @@ class KVStore:
         self._wait_for(self._lib.paramd_set_updater_function, made.callback, None)
         self._function = made
 
-
     def _set_traced(self, function):
-        made = trace.Updater(function)
-        keys = self.keys()
-        made.trace([(k, info.shape, info.dtype) for k, info in zip(keys, self._describe(keys))])
-        if made.text is not None:
-            self._wait_for(self._lib.paramd_set_updater, _document_text(made.document()))
+        self._apply_traced(made=trace.Updater(function))
+
+    def _apply_traced(self, new=(), made=None):
+        """Traces the function that was set (or is to be: made) for new keys, and gives its text to the store. The first
+        time it is traced for the keys that the store has as well, whoever made them; without any it waits for one."""
+        made = made or self._traced
+        if made is None or made.is_set and not new:
+            return
+        keys = [] if made.is_set else self.keys()
+        made.trace([*((k, info.shape, info.dtype) for k, info in zip(keys, self._describe(keys))), *new])
+        if not made.is_set and made.text is not None:
+            self._give(made.document())
+            made.is_set = True
         self._traced = made
+
+    def _give(self, document):
+        """Sets a program whose slots and steps begin now. One that is there already, from another worker perhaps, goes
+        on: so it is never begun anew behind the back of a worker that has pushed."""
+        while True:
+            there = self._call('GetUpdater', {})
+            if there['updater'].get('text') == document['text']:
+                return
+            try:
+                self._call('SetUpdater', {'updater': document, 'states': 'reset', 'etag': there['etag']})
+                return
+            except errors.FailedPrecondition as error:
+                if error.reason != 'etag-mismatch':
+                    raise
 
 
 def _state(lent, shape):
