@@ -208,6 +208,23 @@ class _Class:
             delattr(self.target, name)
 
 
+class _Cache:
+    """What functools.lru_cache made. One that was empty is emptied again."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def parts(self):
+        return [('', self.target.__wrapped__)]
+
+    def save(self):
+        return self.target.cache_info().currsize
+
+    def restore(self, saved):
+        if saved == 0:
+            self.target.cache_clear()
+
+
 class _Fixed:
     """Parts that are never put or restored: those of tuples, bound methods, partial."""
 
@@ -237,8 +254,7 @@ def _function_holders(function):
                  lambda n, v: setattr(cells[n], 'cell_contents', v), lambda n: _empty_cell(cells[n]))
     yield _Names({n: n for n in sorted(names)}, lambda n: scope.get(n, _ABSENT), scope.__setitem__,
                  lambda n: scope.pop(n, None))
-    if function.__dict__:
-        yield _Dict(function.__dict__, lambda k: '.' + k)
+    yield _Dict(function.__dict__, lambda k: '.' + k)
     yield _attributes(function, ['__defaults__', '__kwdefaults__'])
     modules = {v for v in (scope.get(n) for n in names) if isinstance(v, types.ModuleType)}
     for module in sorted(modules, key=lambda m: m.__name__):
@@ -282,6 +298,8 @@ def _holders(value):
         return [_Fixed(('', value.func), ('.args', value.args), ('.keywords', value.keywords))]
     if isinstance(value, (set, frozenset, types.ModuleType)) or _has_own_state(value):
         return None
+    if isinstance(value, functools._lru_cache_wrapper):
+        return [_Cache(value)]
     if hasattr(value, '__wrapped__') and isinstance(value.__wrapped__, types.FunctionType):
         return [_Fixed(('', value.__wrapped__))]
     if _is_left_alone(value):

@@ -17,6 +17,7 @@ Unimplemented with the name of the operation and the line of the function.
 
 import contextlib
 import functools
+import gc
 import itertools
 import linecache
 import math
@@ -199,7 +200,7 @@ class _Writer:
 
     def _assign(self, name, node):
         first = node.operands[0] if node.op in ('+', '-', '*', '/') and node.number not in self._named else None
-        if first is not None and first.op == 'name' and first.operands[0] == name and first.number not in self._named:
+        if first is not None and first.op == 'name' and first.operands[0] == name:
             # As people write it: stored += x for stored = stored + x.
             self._lines.append(f'{name} {node.op}= {self._text(node.operands[1]).text}')
         else:
@@ -255,43 +256,32 @@ def _operator(ufunc, general):
     reflected, in_place = name.startswith('__r'), name.startswith('__i')
 
     def operate(self, other):
-        made = _made_before(ufunc, (other, self) if reflected else (self, other))
-        if made is None:
+        run = _tracing.now
+        mark = _mark_of(other)
+        made = run and run.made.get((ufunc, mark, self._mark) if reflected else (ufunc, self._mark, mark))
+        if made is None or type(other) is SymbolicArray and type(self) is SymbolicArray and other.shape != self.shape:
             return general(self, other)
-        if not in_place or type(self) is SymbolicNumber:
+        if type(made) is SymbolicNumber:
             return made
-        self._node = made._node
+        if not in_place or type(self) is SymbolicNumber:
+            return SymbolicArray(made._node, (other if type(self) is SymbolicNumber else self).shape, run.dtype)
+        self._node = self._mark = made._node
         return self
     operate.__name__ = name
     return operate
 
 
-def _remembered(ufunc, inputs):
-    """What finds the result of an operation again, or None where it is not simple."""
-    shape, key = None, [ufunc]
-    for x in inputs:
-        kind = type(x)
-        if kind is SymbolicArray and x.dtype is not _BOOL and (shape is None or shape == x.shape):
-            shape = x.shape
-            key.append(x._node)
-        elif kind is SymbolicNumber and not x._is_mask:
-            key += kind, x._node, x._offset
-        elif (kind is float or kind is int) and x != 0:
-            key.append(x)
-        else:
-            return None, None
-    return tuple(key), shape
+def _mark_of(thing):
+    """What stands for an operand in run.made. Operations on what has none are not kept there."""
+    kind = type(thing)
+    if kind is SymbolicArray or kind is SymbolicNumber:
+        return thing._mark
+    # 0.0 == -0.0, and they are not the same number.
+    return thing if (kind is float or kind is int) and thing != 0 else _NO_MARK
 
 
-def _made_before(ufunc, inputs):
-    run = _tracing.now
-    if run is None:
-        return None
-    key, shape = _remembered(ufunc, inputs)
-    made = run.made.get(key)
-    if made is None or type(made) is SymbolicNumber:
-        return made
-    return SymbolicArray(made._node, shape, run.dtype, made.dtype is _BOOL)
+# Never part of a key of run.made.
+_NO_MARK = object()
 
 
 class SymbolicArray(np.lib.mixins.NDArrayOperatorsMixin):
@@ -300,6 +290,7 @@ class SymbolicArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __init__(self, node, shape, key_dtype, mask=False):
         self._node, self.shape, self._key_dtype = node, shape, key_dtype
         self.dtype = _BOOL if mask else key_dtype
+        self._mark = _NO_MARK if mask else node
 
     # -- what is known
 
@@ -356,7 +347,7 @@ class SymbolicArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __setitem__(self, index, value):
         if isinstance(index, SymbolicArray) and _is_mask(index) and not isinstance(value, np.ndarray):
-            self._node = _Node.of('where', index._node, _node_of(value), self._node)
+            _store(self, _Node.of('where', index._node, _node_of(value), self._node), _is_mask(self) and _is_mask(value))
         elif _is_all(index):
             _check_shapes(self, (value,))
             _store(self, _node_of(value), _is_mask(value))
@@ -406,6 +397,7 @@ class SymbolicNumber(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __init__(self, node, offset=None, is_mask=False, truth=None):
         self._node, self._offset, self._is_mask, self._truth = node, offset, is_mask, truth
+        self._mark = _NO_MARK if is_mask else (SymbolicNumber, node, offset)
 
     @classmethod
     def of_step(cls, offset):
@@ -480,6 +472,10 @@ def _number_of(name, inputs, node, mask):
 
 
 def _apply(ufunc, method, inputs, out, options):
+    if len(inputs) == 1 and method == '__call__' and out is None and not options and _tracing.now is not None:
+        made = _tracing.now.made.get((ufunc, _mark_of(inputs[0])))
+        if made is not None:
+            return made if type(made) is SymbolicNumber else SymbolicArray(made._node, inputs[0].shape, made._key_dtype)
     name = ufunc.__name__
     if method != '__call__':
         _refuse(f'numpy.{name}.{method}', 'a value of one element may not depend on others')
@@ -490,13 +486,11 @@ def _apply(ufunc, method, inputs, out, options):
     first = arrays[0] if arrays else _tracing.now.constant(0.0) if several else None
     if first is not None:
         _check_shapes(first, inputs)
-    made = _made_before(ufunc, inputs)
-    if made is None:
-        node, mask = _ufunc_node(name, inputs)
-        made = _number_of(name, inputs, node, mask) if first is None else first._like(node, mask)
-        key = _remembered(ufunc, inputs)[0]
-        if key is not None and _tracing.now is not None:
-            _tracing.now.made[key] = made if first is None else made.copy()
+    node, mask = _ufunc_node(name, inputs)
+    made = _number_of(name, inputs, node, mask) if first is None else first._like(node, mask)
+    marks = [_mark_of(x) for x in inputs]
+    if _tracing.now is not None and not mask and _NO_MARK not in marks:
+        _tracing.now.made[ufunc, *marks] = made if first is None else made.copy()
     return made if out is None else _store(out[0], made._node, _is_mask(made))
 
 
@@ -526,7 +520,7 @@ def _store(target, node, mask=False):
                 'make it with numpy.zeros_like(stored), and keep it for each key, such as self.m[key]')
     if target.dtype == np.bool_ and not mask:
         raise TypeError(f'Cannot cast output from dtype({target._key_dtype}) to dtype("bool")')
-    target._node = node
+    target._node, target._mark = node, _NO_MARK if mask else node
     return target
 
 
@@ -752,6 +746,18 @@ def _replaced():
                 setattr(where, name, original)
 
 
+@contextlib.contextmanager
+def _without_collector():
+    """Many keys make many objects, all of which stay: to look through them again and again takes most of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
 # What gives another answer each time, by the module or class that it is a function of.
 _CLOCKS = {'time', 'posix', 'nt', '_random', 'datetime.datetime', 'datetime.date'}
 _HARMLESS = {'sleep', 'fspath', 'getpid', 'stat'}
@@ -794,7 +800,7 @@ class _Run:
         self.function, self.shape, self.dtype = function, None, None
         self.world = _world.World(function, _frozen, self._refuse_place)
         self.heard = False
-        self.made = {None: None}                    # results of operations, by what _remembered() answers
+        self.made = {}                              # results of operations, by the ufunc and the marks of operands
 
     def _refuse_place(self, what, path):
         _refuse_at(f'{what} ({_world.path_text(path)})', 'keep state in arrays, for each key', None)
@@ -1004,6 +1010,8 @@ class _OneKey:
         _refuse_at(f'{_world.path_text(path)}, which {what},', cure, line)
 
     def _refuse_change(self, later, again):
+        for node, number in ((later, 2), (again, 3)):
+            _check_leaves(_renamed(node, number))
         _refuse_at('a function that computes something else at the second and the third update', 'the texts are '
                    f'{_expression_text(_renamed(later, 2))!r:.80} and {_expression_text(_renamed(again, 3))!r:.80}', None)
 
@@ -1193,6 +1201,8 @@ def _program(done, key, title):
 KEYS_MAX = 100_000
 # So many keys are traced one by one, and so show their own places of state; others have theirs where these have it.
 _ALONE_MAX = 16
+# Of more, those that are not alone are traced twice: they must become what the others have become in three traces.
+_THRICE_MAX = 1000
 
 
 def _name_of(function):
@@ -1271,16 +1281,17 @@ class _Together:
             self._put(look, lambda key, places: {p: self.run.constant(self.run.node(look.value[p], p))
                                                  for p in places.promoted if p in look.value})
             firsts, look = self._round(1, shown), self.world.look()
+            one = look.content
             results = [[first, None, self._nodes(key, look, 1), None] for key, first in zip(self.keys, firsts)]
             before = None
-            for number in (2, 3):
+            for number in (2, 3) if len(self.keys) <= _THRICE_MAX else (2,):
                 self._enter(look, number)
                 laters, look = self._round(number, ()), self.world.look()
                 rest = {p: c for p, c in look.content.items() if p not in self._own}
-                if before is not None and rest != before:
+                before = before or {p: c for p, c in one.items() if p not in self._own}
+                if rest != before:
                     path = next(p for p in {**rest, **before} if rest.get(p) != before.get(p))
                     _refuse_at(f'{_world.path_text(path)}, which changes with each round of updates,', _BY_KEY, None)
-                before = rest
                 for key, later, result in zip(self.keys, laters, results):
                     nodes = self._nodes(key, look, number)
                     if number == 3 and (later is not result[1] or nodes != result[3]):
@@ -1388,7 +1399,7 @@ class Updater:
         kept = self.text, dict(self._alone), dict(self._owner)
         run = _Run(self.function)
         try:
-            with _replaced():
+            with _replaced(), _without_collector():
                 self._trace_new(run, new)
         except BaseException:
             self.text, self._alone, self._owner = kept
