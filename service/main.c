@@ -4,6 +4,7 @@
 #include "service/base/host.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
+#include "service/base/writer.h"
 #include "service/notify.h"
 #include "service/settings.h"
 #include "service/transport.h"
@@ -23,7 +24,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAILBOX_REQUESTS = 1024, DOORS_MAX = LISTEN_MAX + 1 };
+enum {
+    MAILBOX_REQUESTS = 1024, DOORS_MAX = LISTEN_MAX + 1,
+    WRITING_MS = 500                 /* that the end waits for what stdout and stderr still have to take */
+};
 
 struct daemon {
     int argc;                        /* read again by SIGHUP */
@@ -47,6 +51,8 @@ struct daemon {
     bool lost_told;
     bool stop;
     char no_gpu[ERROR_TEXT_SIZE];    /* why --device auto took the CPU, else empty */
+    struct writer *out;              /* stdout; NULL: nothing was said */
+    char untold[80];                 /* the state that the service manager has had no room for; "": none */
 };
 
 /* The watches carry no context of their own, and there is one daemon in a process. */
@@ -73,11 +79,18 @@ static void poll_device(struct mail *m)
     server_poll(the.server);
 }
 
+/* Its queue may be full: then tick says it again. Of several states the last one counts. */
+static void tell_manager(const char *state)
+{
+    if (notify_manager(state)) the.untold[0] = '\0';
+    else if (state != the.untold) snprintf(the.untold, sizeof the.untold, "%s", state);
+}
+
 static void drain(void)
 {
     log_info("main", "told to stop: what is under way is finished first, for at most %g s",
              (double)the.settings.drain_timeout / 1000);
-    notify_manager("STOPPING=1");
+    tell_manager("STOPPING=1");
     the.drain_until_ms = clock_ms() + the.settings.drain_timeout;
     if (the.probe != NULL) http_set_ready(the.probe, false);
     server_drain(the.server);
@@ -165,10 +178,10 @@ static void take_hangup(void)
     struct error e;
 
     snprintf(state, sizeof state, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(clock_ns() / 1000));
-    notify_manager(state);
+    tell_manager(state);
     if (reload(&e) == STATUS_OK) log_info("main", "the settings were read anew");
     else log_error("main", "the settings were not read anew, and nothing has changed: %s", e.text);
-    notify_manager("READY=1");
+    tell_manager("READY=1");
 }
 
 static void take_signal(struct watch *w, uint32_t events)
@@ -338,20 +351,33 @@ static enum status start_web(struct error *e)
     return s;
 }
 
+/* Says a line on stdout without waiting for its reader. */
+static void say(const struct buf *line)
+{
+    struct error e;
+    enum status s = the.out != NULL ? STATUS_OK : writer_start(STDOUT_FILENO, WRITER_SIZE_MIN, NULL, &the.out, &e);
+
+    if (s != STATUS_OK) log_warn("main", "stdout: %s", e.text);
+    else if (!line->failed && line->size <= WRITER_LINE_MAX) (void)writer_add(the.out, (const char *)line->at, line->size);
+}
+
 static void say_ready(void)
 {
-    printf("paramd ready data=");
+    struct buf line = {0};
+
+    buf_text(&line, "paramd ready data=");
     for (unsigned i = 0, n = 0; i < the.door_count; i++)
-        if (the.doors[i] != the.bulk) printf("%s%s", n++ > 0 ? "," : "", transport_url(the.doors[i]));
-    printf(" bulk=%s admin=%s probe=%s device=%s\n", the.bulk != NULL ? transport_url(the.bulk) : "off",
-           the.admin != NULL ? http_url(the.admin) : "off", the.probe != NULL ? http_url(the.probe) : "off",
-           device_kind(the.device));
-    fflush(stdout);
+        if (the.doors[i] != the.bulk) buf_format(&line, "%s%s", n++ > 0 ? "," : "", transport_url(the.doors[i]));
+    buf_format(&line, " bulk=%s admin=%s probe=%s device=%s\n", the.bulk != NULL ? transport_url(the.bulk) : "off",
+               the.admin != NULL ? http_url(the.admin) : "off", the.probe != NULL ? http_url(the.probe) : "off",
+               device_kind(the.device));
+    say(&line);
+    buf_fini(&line);
     /* After the line that says all is well: most machines have no GPU, and nothing is wrong there. */
     if (the.no_gpu[0] != '\0')
         log_info("main", "values are in host memory (--device auto): no usable GPU: %s", the.no_gpu);
     if (the.probe != NULL) http_set_ready(the.probe, true);
-    notify_manager("READY=1");
+    tell_manager("READY=1");
 }
 
 /* ---- the loop --------------------------------------------------------------------------------------------------- */
@@ -385,8 +411,10 @@ static uint64_t tick(uint64_t now_ms)
     tell_lost();
     if (now_ms >= the.flush_ms) {
         log_flush(now_ms);
+        if (the.untold[0] != '\0') tell_manager(the.untold);
         the.flush_ms = now_ms + LOG_FOLD_MS / 10;
     }
+    if (the.untold[0] != '\0' && next > the.flush_ms) next = the.flush_ms;
 
     for (unsigned i = 0; i < the.door_count; i++) {
         uint64_t t = transport_tick(the.doors[i], now_ms);
@@ -443,6 +471,9 @@ static void tear_down(void)
     settings_fini(&the.settings);
     nn_term();
     log_flush(UINT64_MAX);
+    uint64_t until_ms = clock_ms() + WRITING_MS;
+    writer_stop(the.out, until_ms);
+    log_stop(until_ms);
 }
 
 /* libnanomsg allocates each message; freed blocks that go back to the kernel would fault in afresh every time. */
@@ -487,7 +518,11 @@ static bool answer_asks(const struct settings *s)
 
 static enum status start(struct error *e)
 {
-    enum status s = start_core(e);
+    enum status s = log_start(e);
+
+    if (s != STATUS_OK) return s;
+    settings_strangers(warn_stranger);
+    s = start_core(e);
 
     if (s != STATUS_OK) return s;
     apply_live();
@@ -514,14 +549,15 @@ int main(int argc, char **argv)
     }
     log_set_priorities(is_journal());
     apply_live();
-    settings_strangers(warn_stranger);
     enum status s = start(&e);
     if (s == STATUS_OK) {
         say_ready();
         serve();
         log_info("main", "stopped");
     } else {
-        fprintf(stderr, "paramd: %s\n", e.text);
+        char line[ERROR_TEXT_SIZE + 16];
+        snprintf(line, sizeof line, "paramd: %s\n", e.text);
+        log_line(line);
     }
     tear_down();
     return s == STATUS_OK ? 0 : 1;

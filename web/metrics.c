@@ -1,10 +1,12 @@
 #include "web/metrics.h"
 
 #include "service/base/clock.h"
+#include "service/base/log.h"
 #include "service/base/mem.h"
 
 #include <dirent.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +58,8 @@ void http_count(struct http_counts *c, const struct route *r, unsigned code, uin
 /* ---- rows ------------------------------------------------------------------------------------------------------- */
 
 /* Where a number comes from: CORE: a path in what the method Stats answers; STORE: a member of each row of ListStores,
- * with the store as a label; SELF: this process; the rest writes its own lines.
+ * with the store as a label; REASON: an object of Stats with a number for each reason; SELF: this process; the rest
+ * writes its own lines.
  *
  *    type     name                                     from   what             help */
 #define METRICS(X)                                                                                                     \
@@ -94,6 +97,12 @@ void http_count(struct http_counts *c, const struct route *r, unsigned code, uin
     X(counter, paramd_copies_down_total,                CORE,  "counters.copies_down", "values copied from the device") \
     X(counter, paramd_frames_total,                     CORE,  "counters.frames", "requests of the binary protocol")   \
     X(counter, paramd_frames_refused_total,             CORE,  "counters.frames_refused", "of them, refused at once")  \
+    X(counter, paramd_refused_total,                    REASON, "refused",      "requests of the binary protocol that "    \
+                                                                                "were refused, and entries of them, by why") \
+    X(counter, paramd_connections_refused_total,        REASON, "connections_refused", "connections to the data doors " \
+                                                                                "that were refused or ended, by why")  \
+    X(counter, paramd_log_lost_total,                   LOG,   "",              "lines of the log that could not be "  \
+                                                                                "written")                             \
     X(counter, paramd_http_requests_total,              HTTP,  "",              "requests to the admin port")          \
     X(histogram, paramd_http_request_duration_seconds,  TIMES, "",              "from the request line to the end of " \
                                                                                 "the answer")                          \
@@ -158,6 +167,23 @@ static void from_STORE(const struct scrape *s, const char *name, const char *wha
         buf_text(s->out, "\"}");
         write_number(s->out, json_object_get(row, what));
     }
+}
+
+static void from_REASON(const struct scrape *s, const char *name, const char *what)
+{
+    json_t *all = json_object_get(s->stats, what), *count;
+    const char *reason;
+
+    json_object_foreach(all, reason, count) {
+        buf_format(s->out, "%s{reason=\"%s\"}", name, reason);
+        write_number(s->out, count);
+    }
+}
+
+static void from_LOG(const struct scrape *s, const char *name, const char *what)
+{
+    (void)what;
+    buf_format(s->out, "%s %" PRIu64 "\n", name, log_lost());
 }
 
 static void from_BUILD(const struct scrape *s, const char *name, const char *what)
@@ -251,13 +277,26 @@ static double self_field(const char *path, char skip, int index)
     return at != NULL ? strtod(at, NULL) : 0;
 }
 
-static double self_start(void)
+/* Reckoned once: the clocks are never read at the same moment, and the wall clock is set now and then, so a second
+ * reckoning would tell a restart that was none. */
+static double start_time;
+
+static void reckon_start(void)
 {
-    struct timespec now;
+    struct timespec now, up;
+    double began = self_field("/proc/self/stat", ')', 19) / (double)sysconf(_SC_CLK_TCK);
 
     clock_gettime(CLOCK_REALTIME, &now);
-    double up = (double)clock_ns() / 1e9, began = self_field("/proc/self/stat", ')', 19) / (double)sysconf(_SC_CLK_TCK);
-    return (double)now.tv_sec - up + began;
+    clock_gettime(CLOCK_BOOTTIME, &up);  /* what the kernel's start time counts from */
+    start_time = (double)(now.tv_sec - up.tv_sec) + (double)(now.tv_nsec - up.tv_nsec) / 1e9 + began;
+}
+
+static double self_start(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, reckon_start);
+    return start_time;
 }
 
 static double self_open(void)

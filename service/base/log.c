@@ -1,6 +1,7 @@
 #include "service/base/log.h"
 
 #include "service/base/clock.h"
+#include "service/base/writer.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -14,6 +15,7 @@ enum { MESSAGE_SIZE = 900, LINE_SIZE = 6 * MESSAGE_SIZE + 200, KINDS = 32 };
 
 static _Atomic int level_now = LOG_WARN, format_now = LOG_TEXT;
 static atomic_bool priorities;
+static struct writer *_Atomic writer;            /* NULL: who logs writes */
 
 void log_set_level(enum log_level least) { atomic_store(&level_now, least); }
 void log_set_format(enum log_format format) { atomic_store(&format_now, format); }
@@ -106,9 +108,56 @@ static void put_line(struct lines *to, const struct event *v)
 }
 
 /* One write, so that lines of several threads do not mix. A log that cannot be written is no reason to stop. */
+static void write_line(const char *line, size_t size)
+{
+    struct writer *w = atomic_load(&writer);
+
+    if (w != NULL) (void)writer_add(w, line, size);
+    else if (write(STDERR_FILENO, line, size) < 0) return;
+}
+
 static void write_lines(const struct lines *l)
 {
-    if (l->size > 0 && write(STDERR_FILENO, l->text, l->size) < 0) return;
+    for (size_t from = 0, size; from < l->size; from += size) {
+        size = (size_t)((const char *)memchr(l->text + from, '\n', l->size - from) - (l->text + from)) + 1;
+        write_line(l->text + from, size);
+    }
+}
+
+void log_line(const char *line) { write_line(line, strlen(line)); }
+
+/* ---- the thread that writes ------------------------------------------------------------------------------------- */
+
+_Static_assert((int)LINE_SIZE <= (int)WRITER_LINE_MAX, "a line of the log is one line of the writer");
+
+static size_t tell_lost(char to[WRITER_LINE_MAX], uint64_t lost)
+{
+    char message[100];
+    struct event v = {LOG_WARN, "log", message, 0};
+    struct lines out;
+
+    out.size = 0;
+    snprintf(message, sizeof message, "%llu lines of the log could not be written here", (unsigned long long)lost);
+    put_line(&out, &v);
+    memcpy(to, out.text, out.size);
+    return out.size;
+}
+
+enum status log_start(struct error *e)
+{
+    struct writer *w = NULL;
+    enum status s = writer_start(STDERR_FILENO, LOG_QUEUE_SIZE, tell_lost, &w, e);
+
+    if (s == STATUS_OK) atomic_store(&writer, w);
+    return s;
+}
+
+void log_stop(uint64_t until_ms) { writer_stop(atomic_exchange(&writer, NULL), until_ms); }
+
+uint64_t log_lost(void)
+{
+    struct writer *w = atomic_load(&writer);
+    return w != NULL ? writer_lost(w) : 0;
 }
 
 /* ---- folding ---------------------------------------------------------------------------------------------------- */

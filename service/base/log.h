@@ -7,7 +7,10 @@
  *
  * Repeated warnings are folded: of one kind (the same place in the code) LOG_BURST lines come out within
  * LOG_FOLD_MS, of the same sentence one; the rest is counted, and told with `repeated` when the time is over. So a
- * hostile peer cannot fill a disk. */
+ * hostile peer cannot fill a disk.
+ *
+ * As a library has it, whoever logs writes. After log_start a thread of its own writes, and nobody waits for a stderr
+ * that nobody reads: what finds no room is counted, and told in one line when writing works again. */
 #ifndef SERVICE_BASE_LOG_H
 #define SERVICE_BASE_LOG_H
 
@@ -17,7 +20,7 @@
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_OFF = -1 };
 enum log_format { LOG_TEXT, LOG_JSON };
-enum { LOG_BURST = 5, LOG_FOLD_MS = 10000 };
+enum { LOG_BURST = 5, LOG_FOLD_MS = 10000, LOG_QUEUE_SIZE = 256 << 10 };
 
 /* What is less important than this is dropped. The default is LOG_WARN, so that an embedding program is not talked
  * over. Any thread, any time. */
@@ -30,6 +33,14 @@ bool log_wants(enum log_level level);
 void log_write(enum log_level level, const char *module, const char *format, ...) PRINTF_LIKE(3, 4);
 /* Tells what was folded and whose time is over at now_ms (of clock_ms); UINT64_MAX: everything. Whoever has a tick. */
 void log_flush(uint64_t now_ms);
+
+/* From now on lines are queued and a thread writes them. For a process that serves; once, before other threads log. */
+enum status log_start(struct error *e) MUST_CHECK;
+/* What is queued is written, if that can be done until until_ms (of clock_ms). Nobody else may log any more. */
+void log_stop(uint64_t until_ms);
+/* A whole line as it is, ended by '\n', in the order of the others. At most 2048 bytes. */
+void log_line(const char *line);
+uint64_t log_lost(void);                         /* lines that could not be written since log_start. Any thread */
 
 #define log_error(module, ...) log_write(LOG_ERROR, module, __VA_ARGS__)
 #define log_warn(module, ...) log_write(LOG_WARN, module, __VA_ARGS__)

@@ -319,6 +319,123 @@ class Drain(unittest.TestCase):
             self.assertEqual(d.proc.wait(8), 0)
 
 
+class Pipe:
+    """A FIFO that somebody holds open and nobody reads, full to the last byte or empty."""
+
+    def __init__(self, full):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = os.path.join(self.folder.name, "pipe")
+        os.mkfifo(self.path)
+        self.reader = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        self.writer = os.open(self.path, os.O_WRONLY)
+        self.filled = 0
+        if full:
+            side = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK)  # a file of its own: the daemon's stays as it is
+            for size in (4096, 1):
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        self.filled += os.write(side, b"x" * size)
+            os.close(side)
+
+    def read_until(self, word):
+        os.set_blocking(self.reader, True)
+        got = b""
+        while word not in got:
+            got += os.read(self.reader, 65536)
+        return got[self.filled:]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        os.close(self.reader)
+        os.close(self.writer)
+        self.folder.cleanup()
+
+
+class Unread(unittest.TestCase):
+    """A stderr, a stdout and a service manager that nobody reads keep no client waiting, nor the end."""
+
+    def start(self, out, err, *flags, **env):
+        with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as another:
+            self.admin, self.probe = free.getsockname()[1], another.getsockname()[1]
+        flags = ("--listen", "tcp://127.0.0.1:0", "--probe", f"127.0.0.1:{self.probe}", "--admin",
+                 f"127.0.0.1:{self.admin}", *flags)
+        proc = subprocess.Popen([PARAMD, *flags], stdout=out, stderr=err, env={**CLEAN, **env})
+        self.addCleanup(lambda: proc.poll() is None and (proc.kill(), proc.wait()))
+        soon(lambda: self.ask("/v1/info") == 200)
+        return proc
+
+    def ask(self, path, data=None, method="GET"):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.admin}{path}", data, {"Content-Type": "application/json"},
+                                         method=method)
+        try:
+            return urllib.request.urlopen(request, timeout=20).status
+        except urllib.error.HTTPError as answer:
+            return answer.code
+        except urllib.error.URLError as fault:
+            if isinstance(fault.reason, ConnectionRefusedError):
+                return None  # not listening yet
+            raise
+
+    def ends(self, proc):
+        proc.send_signal(signal.SIGTERM)
+        self.assertEqual(proc.wait(20), 0)
+
+    def test_a_stderr_that_nobody_reads(self):
+        with Pipe(full=False) as pipe:
+            proc = self.start(subprocess.DEVNULL, pipe.writer, "--log", "info")
+            self.assertEqual(self.ask("/v1/keys/w", b'{"data": [1]}', "PUT"), 201)
+            for i in range(1500):  # a line of about 100 bytes each: more than the pipe takes
+                self.assertEqual(self.ask("/v1/stores/default/reset", b"", "POST"), 200, i)
+            before = os.get_blocking(pipe.writer)
+            self.ends(proc)
+            self.assertTrue(before)
+
+    def test_a_stderr_that_is_full_from_the_start_and_is_read_later(self):
+        with Pipe(full=True) as pipe:
+            proc = self.start(subprocess.DEVNULL, pipe.writer, "--log", "debug")
+            lost = 0
+            while lost == 0:  # each request is a line or two
+                for _ in range(200):
+                    self.assertEqual(self.ask("/nothing"), 404)
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.probe}/metrics", timeout=20) as answer:
+                    lost = int(re.search(rb"^paramd_log_lost_total (\d+)$", answer.read(), re.M).group(1))
+            text = pipe.read_until(b"could not be written here").decode()
+            self.assertRegex(text, r'level=warn component=log msg="\d+ lines of the log could not be written')
+            self.ends(proc)
+
+    def test_a_stdout_that_is_full(self):
+        with Pipe(full=True) as pipe:
+            proc = self.start(pipe.writer, subprocess.DEVNULL)
+            self.ends(proc)
+        with Pipe(full=True) as pipe:
+            proc = self.start(pipe.writer, subprocess.DEVNULL)
+            self.assertIn(b"paramd ready data=tcp://", pipe.read_until(b"device=cpu\n"))
+            self.ends(proc)
+
+    def test_a_start_that_fails_ends_when_nobody_reads_why(self):
+        with Pipe(full=True) as pipe, socket.create_server(("127.0.0.1", 0)) as taken:
+            done = subprocess.run([PARAMD, *ANY[2:], "--listen", f"tcp://127.0.0.1:{taken.getsockname()[1]}"],
+                                  stderr=pipe.writer, timeout=20, env=CLEAN)
+            self.assertEqual(done.returncode, 1)
+
+    def test_a_service_manager_whose_queue_is_full_is_told_later(self):
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, \
+                socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+            manager.bind(folder + "/notify")
+            other.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    other.sendto(b"x", folder + "/notify")
+            proc = self.start(subprocess.DEVNULL, subprocess.DEVNULL, NOTIFY_SOCKET=folder + "/notify")
+            manager.settimeout(30)
+            while (said := manager.recv(100)) == b"x":
+                pass
+            self.assertEqual(said, b"READY=1")
+            self.ends(proc)
+
+
 class Scarcity(unittest.TestCase):
     def test_without_descriptors_it_lives_counts_and_serves_again(self):
         with Running(limits=[(resource.RLIMIT_NOFILE, 64)]) as d:

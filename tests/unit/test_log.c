@@ -185,3 +185,98 @@ TEST(more_kinds_than_are_remembered_lose_no_line)
     KINDS_10(1) KINDS_10(2) KINDS_10(3) KINDS_10(4) KINDS_10(5)
     CHECK_EQ(lines(said()), 50);
 }
+
+/* ---- the thread that writes ------------------------------------------------------------------------------------- */
+
+static struct error e;
+
+/* stderr becomes a pipe, blocking as an inherited one, that nobody reads until the test does. */
+static void listen_to_nothing(void)
+{
+    log_set_level(LOG_OFF);
+    log_flush(UINT64_MAX);
+    CHECK_EQ(pipe2(ends, O_CLOEXEC), 0);
+    real = dup(STDERR_FILENO);
+    CHECK(real >= 0);
+    dup2(ends[1], STDERR_FILENO);
+    log_set_level(LOG_INFO);
+    CHECK_OK(log_start(&e), &e);
+}
+
+static void give_stderr_back(void)
+{
+    dup2(real, STDERR_FILENO);
+    close(real);
+    close(ends[1]);
+    log_set_level(LOG_WARN);
+}
+
+/* Reads until `word` has come; what came. */
+static const char *read_until(const char *word)
+{
+    static char all[1 << 20];
+    size_t have = 0;
+
+    for (all[0] = '\0'; strstr(all, word) == NULL; all[have] = '\0') {
+        ssize_t n = read(ends[0], all + have, sizeof all - 1 - have);
+        CHECK(n > 0);
+        have += (size_t)n;
+    }
+    return all;
+}
+
+enum { FLOOD = 10000 };
+
+TEST(who_logs_does_not_wait_for_a_stderr_that_nobody_reads)
+{
+    unsigned long long lost = 0;
+
+    listen_to_nothing();
+    for (int i = 0; i < FLOOD; i++) log_info("m", "line %d of a flood that no pipe has room for", i);
+    CHECK(log_lost() > 0);
+    CHECK_EQ(fcntl(ends[1], F_GETFL) & O_NONBLOCK, 0);
+    const char *s = read_until("could not be written");
+    const char *gap = strstr(s, "component=log msg=\"");
+    CHECK(gap != NULL);
+    CHECK_EQ(sscanf(gap, "component=log msg=\"%llu lines of the log could not be written here", &lost), 1);
+    CHECK_EQ(lost, log_lost());
+    CHECK_EQ(lines(s) - 1 + lost, FLOOD);        /* each is there or counted */
+    log_info("m", "after the gap");
+    CHECK_SAYS(read_until("after the gap"), "after the gap");
+    log_stop(clock_ms() + 60000);
+    give_stderr_back();
+    close(ends[0]);
+}
+
+TEST(the_end_does_not_wait_for_a_stderr_that_nobody_reads)
+{
+    listen_to_nothing();
+    for (int i = 0; i < FLOOD; i++) log_info("m", "line %d of a flood that no pipe has room for", i);
+    log_stop(clock_ms());                        /* returns, or the test's time limit ends it */
+    CHECK_SAYS(read_until("could not be written"), "line 0 of");  /* the thread goes on by itself, and ends */
+    give_stderr_back();
+    close(ends[0]);
+}
+
+TEST(what_is_logged_before_the_end_is_written)
+{
+    listen_to_nothing();
+    log_info("m", "the last words");
+    log_line("paramd: as it is\n");
+    log_stop(clock_ms() + 60000);
+    give_stderr_back();
+    const char *s = read_until("as it is");
+    CHECK_SAYS(s, "msg=\"the last words\"\nparamd: as it is\n");
+    close(ends[0]);
+}
+
+TEST(lines_of_a_closed_pipe_are_counted)
+{
+    listen_to_nothing();
+    close(ends[0]);
+    log_info("m", "to nobody");
+    for (int i = 0; log_lost() == 0; i++) CHECK(usleep(1000) == 0 && i < 60000);
+    CHECK_EQ(log_lost(), 1);
+    log_stop(clock_ms() + 60000);
+    give_stderr_back();
+}
