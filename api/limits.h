@@ -88,6 +88,9 @@ enum {
     PROGRESS_MS = 30000,             /* a frame or a partial push that does not move for so long is dropped */
     PROGRESS_SIZE_MIN = 4 << 10,     /* bytes of a frame that do not end it; fewer in PROGRESS_MS are no move */
 
+    DRAIN_STILL_MS = 2000,           /* while the daemon stops: a connection on which nothing moves is given up */
+    WRONG_TOKENS_MAX = 10,           /* on one connection; then it ends */
+
     HEARTBEAT_MS = 2000,
     WORKER_TIMEOUT_MS = 10000,
     ROUND_TIMEOUT_MS = 60000,

@@ -93,6 +93,7 @@ static void drain(void)
     tell_manager("STOPPING=1");
     the.drain_until_ms = clock_ms() + the.settings.drain_timeout;
     if (the.probe != NULL) http_set_ready(the.probe, false);
+    if (the.admin != NULL) http_drain(the.admin);
     server_drain(the.server);
     for (unsigned i = 0; i < the.door_count; i++) transport_drain(the.doors[i]);
 }

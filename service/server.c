@@ -419,7 +419,9 @@ static void place_fault_texts(struct server *s, struct answer *a)
         struct wire_fault f;
         struct buf again = {0};
         if (!wire_get_fault(&r, &f)) return;
-        s->refused[reason_from_wire(f.reason)]++;
+        /* A Wait that has to be asked again says for what; that is no refusal. */
+        enum reason why = reason_from_wire(f.reason);
+        if (why != REASON_DEADLINE) s->refused[why]++;
         f.text_offset += (uint32_t)a->body_size;
         wire_put_fault(&again, &f);
         if (again.failed) a->faults.failed = true;

@@ -49,8 +49,8 @@ enum { LISTEN_MAX = 8, SETTINGS_FILE_SIZE_MAX = 64 << 10 };
       "memory for pushes on their way; standard: a quarter of the machine's")                                         \
     X(bytes,   mailbox_max,    "mailbox-max",    "BYTES",                "",                     LIVE,  NULL,         \
       "memory of the GPU for mailboxes of trainers on this machine; standard: 1g; below 64k there are none")          \
-    X(grace,   drain_timeout,  "drain-timeout",  "SECONDS",              "10",                   LIVE,  "Time",       \
-      "for what is under way when the daemon is told to stop")                                                        \
+    X(grace,   drain_timeout,  "drain-timeout",  "SECONDS",              "5",                    LIVE,  "Time",       \
+      "for what is under way when the daemon is told to stop; a client that takes nothing for 2 s is not waited for")  \
     X(seconds, round_timeout,  "round-timeout",  "SECONDS",              "60",                   LIVE,  NULL,         \
       "new stores: a round that stays open for so long fails, and names the missing")                                 \
     X(seconds, worker_timeout, "worker-timeout", "SECONDS",              "10",                   LIVE,  NULL,         \

@@ -46,7 +46,7 @@ unsigned transport_connections(const struct transport *t);
 uint64_t transport_refused(const struct transport *t);   /* connections ended for a fault of the peer */
 /* Deadlines of connections (greeting, progress); answers when the next one is. */
 uint64_t transport_tick(struct transport *t, uint64_t now_ms);
-/* No new connections and no more reading; what is queued goes out. */
+/* No new connections and no more reading; what is queued goes out, but for who takes nothing for DRAIN_STILL_MS. */
 void transport_drain(struct transport *t);
 bool transport_idle(const struct transport *t);          /* nothing left to send */
 void transport_close(struct transport *t);               /* NULL is nothing */

@@ -61,6 +61,7 @@ struct conn {
     bool spoken;                 /* a frame has come */
     uint64_t began_ms;
     struct motion in, out;
+    struct { uint64_t bytes, since_ms; } taken;  /* while draining: delivered, and since when no more */
     char address[TEXT_ADDRESS_SIZE];
 };
 
@@ -370,6 +371,22 @@ static bool conn_is_late(struct conn *c, uint64_t now_ms, struct error *e)
     return true;
 }
 
+/* Whoever takes nothing of its answers would use up the time that all others have for theirs. */
+static bool conn_keeps_drain(struct conn *c, uint64_t now_ms, struct error *e)
+{
+    bool more;
+    uint64_t sent = delivered(c, &more);
+
+    if (sent != c->taken.bytes || sp_queued(c->sp) == 0) {
+        c->taken.bytes = sent;
+        c->taken.since_ms = now_ms;
+    }
+    if (!c->door->draining || now_ms - c->taken.since_ms < DRAIN_STILL_MS) return false;
+    (void)error_set(e, REASON_DEADLINE, "nothing of an answer was read within %d ms while the daemon stops",
+                    DRAIN_STILL_MS);
+    return true;
+}
+
 static uint64_t door_tick(struct transport *t, uint64_t now_ms)
 {
     struct door *d = door_of(t);
@@ -383,7 +400,7 @@ static uint64_t door_tick(struct transport *t, uint64_t now_ms)
     listen_on(d, true);
     LIST_EACH(struct conn, c, node, &d->conns) {
         if (trim) sp_trim(c->sp);
-        if (conn_is_late(c, now_ms, &e)) conn_end(c, &e);
+        if (conn_is_late(c, now_ms, &e) || conn_keeps_drain(c, now_ms, &e)) conn_end(c, &e);
     }
     return list_empty(&d->conns) && d->reserve >= 0 ? UINT64_MAX : d->scan_ms;
 }
@@ -406,7 +423,10 @@ static void door_drain(struct transport *t)
 
     listener_close(d);
     d->draining = true;
-    LIST_EACH(struct conn, c, node, &d->conns) conn_watch(c);
+    LIST_EACH(struct conn, c, node, &d->conns) {
+        c->taken.since_ms = d->base.config.now_ms();
+        conn_watch(c);
+    }
 }
 
 static bool door_idle(const struct transport *t)

@@ -586,6 +586,7 @@ enum status http_start(const struct http_config *c, enum http_face face, const c
 
 const char *http_url(const struct http *h) { return h->url; }
 void http_set_ready(struct http *h, bool ready) { atomic_store(&h->ready, ready); }
+void http_drain(struct http *h) { reaper_drain(h->reaper); }
 bool http_idle(const struct http *h) { return atomic_load(&h->active) == 0; }
 
 enum status http_set_token(struct http *h, const char *token, struct error *e)

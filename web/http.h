@@ -31,6 +31,8 @@ const char *http_url(const struct http *h);
 void http_set_ready(struct http *h, bool ready);
 /* From now on this token is asked for; NULL: none. Nothing changes when there is no memory. */
 enum status http_set_token(struct http *h, const char *token, struct error *e) MUST_CHECK;
+/* Connections on which nothing moves are given up from now on. Requests are taken on. */
+void http_drain(struct http *h);
 /* No request is in hand. While the daemon drains, main waits for it. */
 bool http_idle(const struct http *h);
 /* Takes no further connection, answers requests that wait for the core with DRAINING, ends when the threads have. The

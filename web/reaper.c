@@ -1,5 +1,6 @@
 #include "web/reaper.h"
 
+#include "api/limits.h"
 #include "service/base/clock.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
@@ -20,14 +21,15 @@ struct line {
     enum line_phase phase;
     uint64_t since_ms;               /* the phase, or the present stretch of it, began */
     uint64_t bytes;                  /* that had moved then */
+    uint64_t seen, seen_ms;          /* while draining: bytes that had moved, and since when no more */
     bool cut;
 };
 
 struct reaper {
-    pthread_mutex_t lock;            /* guards lines, all in them, and stop */
+    pthread_mutex_t lock;            /* guards all below up to thread */
     pthread_cond_t changed;
     struct list lines;
-    bool stop;
+    bool stop, draining;
     pthread_t thread;
     _Atomic uint64_t *cuts;
 };
@@ -52,8 +54,30 @@ static uint64_t moved(const struct line *l)
     return l->phase == LINE_BODY ? info.tcpi_bytes_received : info.tcpi_bytes_acked;
 }
 
+static void cut(struct reaper *r, struct line *l)
+{
+    l->cut = true;
+    atomic_fetch_add(&r->cuts[l->phase], 1);
+    log_debug("http", "a connection is too slow (%s) and cut", line_phase_names[l->phase]);
+    shutdown(l->fd, SHUT_RDWR);
+}
+
+/* Whoever takes nothing of an answer, or sends nothing of a body, would use up the time that all others have. */
+static bool keeps_drain(const struct reaper *r, struct line *l, uint64_t now_ms)
+{
+    bool moves = l->phase == LINE_BODY || l->phase == LINE_ANSWER;
+    uint64_t bytes = moves ? moved(l) : 0;
+
+    if (!r->draining || !moves || bytes != l->seen || l->seen_ms == 0) {
+        l->seen = bytes;
+        l->seen_ms = now_ms;
+    }
+    return now_ms - l->seen_ms >= DRAIN_STILL_MS;
+}
+
 static void look_at(struct reaper *r, struct line *l, uint64_t now_ms)
 {
+    if (!l->cut && keeps_drain(r, l, now_ms)) cut(r, l);
     if (l->cut || now_ms - l->since_ms < allowed[l->phase].time_ms) return;
     if (allowed[l->phase].bytes < UINT64_MAX) {
         uint64_t bytes = moved(l), before = l->bytes;
@@ -61,10 +85,7 @@ static void look_at(struct reaper *r, struct line *l, uint64_t now_ms)
         l->since_ms = now_ms;
         if (bytes - before >= allowed[l->phase].bytes) return;
     }
-    l->cut = true;
-    atomic_fetch_add(&r->cuts[l->phase], 1);
-    log_debug("http", "a connection is too slow (%s) and cut", line_phase_names[l->phase]);
-    shutdown(l->fd, SHUT_RDWR);
+    cut(r, l);
 }
 
 static void *run(void *ctx)
@@ -104,6 +125,13 @@ enum status reaper_start(_Atomic uint64_t cuts[LINE_PHASES], struct reaper **out
     pthread_cond_destroy(&r->changed);
     mem_free(r);
     return error_set(e, REASON_SYSTEM, "no thread for the HTTP server: %s", strerror(why));
+}
+
+void reaper_drain(struct reaper *r)
+{
+    pthread_mutex_lock(&r->lock);
+    r->draining = true;
+    pthread_mutex_unlock(&r->lock);
 }
 
 void reaper_stop(struct reaper *r)

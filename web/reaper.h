@@ -5,6 +5,7 @@
  *    nothing asked again        IDLE_MS after the last answer
  *    a body coming in           less than RATE over BODY_MS
  *    an answer going out        less than RATE over ANSWER_MS
+ *    once the door drains       nothing moved of a body or an answer for DRAIN_STILL_MS
  *
  * Cutting is shutdown(): libmicrohttpd then notices and closes. It tells line_close before it closes the descriptor,
  * and both take one lock, so the number cannot mean another connection. */
@@ -27,6 +28,7 @@ struct line;
 
 /* cuts: lent; counts what was cut, by phase. */
 enum status reaper_start(_Atomic uint64_t cuts[LINE_PHASES], struct reaper **out, struct error *e) MUST_CHECK;
+void reaper_drain(struct reaper *r);             /* any thread */
 void reaper_stop(struct reaper *r);              /* all lines are closed. NULL is nothing. */
 
 /* Any thread. NULL: no memory; the other calls take it and do nothing. */

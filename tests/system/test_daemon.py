@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.error
@@ -131,8 +132,22 @@ class SlowReader:
         while select.select([], [self.socket], [], 0.5)[1]:  # until it takes no more
             self.socket.send(requests)
 
-    def read_all(self):
+        self.reading = threading.Thread(target=self.read)
+        self.quickly = threading.Event()
+
+    def read_on(self):
+        """A little at a time, as somebody does who is waited for; read_all ends it."""
         self.socket.setblocking(True)
+        self.reading.start()
+
+    def read(self):
+        with contextlib.suppress(OSError):
+            while not self.quickly.wait(0.02) and self.socket.recv(4096):
+                pass
+
+    def read_all(self):
+        self.quickly.set()
+        self.reading.join()
         with contextlib.suppress(ConnectionResetError):  # it is closed over requests that were not read any more
             while self.socket.recv(1 << 20):
                 pass
@@ -141,6 +156,9 @@ class SlowReader:
         return self
 
     def __exit__(self, *_):
+        self.quickly.set()
+        if self.reading.ident is not None:
+            self.reading.join()
         self.socket.close()
 
 
@@ -297,6 +315,7 @@ class Supervision(unittest.TestCase):
 class Drain(unittest.TestCase):
     def test_what_is_under_way_is_finished_first(self):
         with Running("--drain-timeout", "60") as d, SlowReader(d) as slow:
+            slow.read_on()
             d.proc.send_signal(signal.SIGTERM)
             soon(lambda: "told to stop" in d.log())
             with self.assertRaises(subprocess.TimeoutExpired):
@@ -307,16 +326,33 @@ class Drain(unittest.TestCase):
             self.assertEqual(d.proc.wait(10), 0)
 
     def test_a_second_signal_ends_it_at_once(self):
-        with Running("--drain-timeout", "600") as d, SlowReader(d):
+        with Running("--drain-timeout", "600") as d, SlowReader(d) as slow:
+            slow.read_on()
             d.proc.send_signal(signal.SIGTERM)
             soon(lambda: "told to stop" in d.log())
             d.proc.send_signal(signal.SIGTERM)
             self.assertEqual(d.proc.wait(8), 0)
 
     def test_after_drain_timeout_it_ends_whatever_is_left(self):
-        with Running("--drain-timeout", "0.3") as d, SlowReader(d):
+        with Running("--drain-timeout", "0.3") as d, SlowReader(d) as slow:
+            slow.read_on()
             d.proc.send_signal(signal.SIGTERM)
             self.assertEqual(d.proc.wait(8), 0)
+
+    def test_who_takes_nothing_is_not_waited_for(self):
+        with Running("--drain-timeout", "600", "--staging-max", "1g") as d:
+            body = b"\0" * (48 << 20)
+            put = urllib.request.Request(d.fields["admin"] + f"/v1/keys/w?format=raw&dtype=uint8&shape={len(body)}", body,
+                                         {"Content-Type": "application/octet-stream"}, method="PUT")
+            self.assertEqual(urllib.request.urlopen(put, timeout=30).status, 201)
+            with SlowReader(d), socket.create_connection(d.address("admin")) as web, \
+                    socket.create_connection(d.address("admin")) as half:
+                web.sendall(b"GET /v1/keys/w/value?format=raw HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                self.assertEqual(web.recv(15, socket.MSG_WAITALL), b"HTTP/1.1 200 OK")
+                half.sendall(b"PUT /v1/keys/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
+                soon(lambda: re.search(r"^paramd_http_body_bytes \d*[13579]$", d.get("probe", "/metrics")[2], re.M))
+                d.proc.send_signal(signal.SIGTERM)
+                self.assertEqual(d.proc.wait(100), 0)
 
 
 class Pipe:
@@ -573,7 +609,7 @@ class Life(unittest.TestCase):
         for number in (signal.SIGTERM, signal.SIGINT):
             with Running() as d:
                 d.proc.send_signal(number)
-                self.assertEqual(d.proc.wait(8), 0)  # it would drain for 10 s if something were under way
+                self.assertEqual(d.proc.wait(8), 0)  # it would drain for 5 s if something were under way
 
     def test_garbage_on_every_port_does_not_end_it(self):
         with Running() as d:

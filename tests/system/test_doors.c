@@ -733,6 +733,38 @@ TEST(a_draining_door_sends_what_is_queued_and_takes_nothing_new)
     end();
 }
 
+TEST(a_draining_door_gives_up_who_takes_nothing_and_waits_for_who_reads)
+{
+    const char *const urls[] = {"tcp://127.0.0.1:0", "ipc:///tmp/paramd-test-drain.ipc"};
+
+    for (int i = 0; i < 2; i++) {
+        struct client silent, reader;
+        begin_with(transport_sp_open, urls[i], 0);
+        client_new(&silent);
+        client_new(&reader);
+        for (int k = 0; k < 2; k++) ask(&silent, 0, BODY_MAX);
+        for (int k = 0; k < 2; k++) ask(&reader, 0, BODY_MAX);
+        TURN_UNTIL((client_run(&silent, false), client_run(&reader, false), server.frames == 4));
+        transport_drain(door);
+        (void)transport_tick(door, now += DRAIN_STILL_MS - 1);
+        CHECK_EQ(transport_connections(door), 2);
+        unsigned lost = server.lost;
+        for (int turns = 0; transport_connections(door) == 2; turns++) { /* each takes a part of it, but for one */
+            CHECK(turns < 1000);
+            CHECK_OK(sp_read(reader.sp, 256 << 10, &e), &e);
+            loop_turn(loop, 1);
+            (void)transport_tick(door, now += DRAIN_STILL_MS / 4);
+        }
+        CHECK(server.lost > lost);
+        TURN_UNTIL((client_run(&reader, true), reader.got == 2));
+        CHECK_EQ(reader.wrong, 0);
+        CHECK(transport_idle(door));
+        sp_free(silent.sp);
+        sp_free(reader.sp);
+        end();
+    }
+}
+
 /* ---- addresses ------------------------------------------------------------------------------------------------ */
 
 TEST(a_dead_unix_socket_is_replaced_and_a_living_one_is_not)

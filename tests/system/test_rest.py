@@ -2,6 +2,7 @@
 of what libmicrohttpd lets through, slow clients, few descriptors. Ends with "N passed, N failed"."""
 import base64
 import concurrent.futures
+import contextlib
 import http.client
 import io
 import json
@@ -1304,7 +1305,16 @@ class Ends(unittest.TestCase):
     def test_while_it_drains_it_is_not_ready_and_it_ends_with_requests_in_hand(self):
         d = Running("--drain-timeout", "5")
         s = socket.create_connection(("127.0.0.1", d.port()), 5)
-        s.sendall(request("PUT", "/v1/keys/x", "Content-Type: application/x-npy", "Content-Length: 1000"))
+        s.sendall(request("PUT", "/v1/keys/x", "Content-Type: application/x-npy", "Content-Length: 1000000"))
+        over = threading.Event()
+
+        def go_on():  # who stands still is not waited for
+            with contextlib.suppress(OSError):
+                while not over.wait(0.05):
+                    s.sendall(b"x")
+
+        sender = threading.Thread(target=go_on)
+        sender.start()
         for _ in range(100):
             if b"_body_bytes" in d.ask("GET", "/metrics", door="probe")[2]:
                 break
@@ -1326,6 +1336,8 @@ class Ends(unittest.TestCase):
         began = time.monotonic()
         d.stop()
         self.assertLess(time.monotonic() - began, 8)
+        over.set()
+        sender.join()
         s.close()
 
     def test_a_second_signal_ends_it_at_once_with_connections_open(self):

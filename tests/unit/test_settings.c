@@ -76,7 +76,7 @@ TEST(standards_hold_when_nothing_is_said)
     CHECK_TEXT(s.admin, "127.0.0.1:7780");
     CHECK(s.bulk == NULL && s.token_file == NULL && !s.insecure);
     CHECK_EQ(s.memory_max, 0);
-    CHECK_EQ(s.drain_timeout, 10000);
+    CHECK_EQ(s.drain_timeout, 5000);
     CHECK_EQ(s.round_timeout, 60000);
     CHECK_TEXT(s.log, "info");
     CHECK_EQ(s.origins[SETTING_log].from, ORIGIN_STANDARD);
