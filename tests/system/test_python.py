@@ -336,6 +336,18 @@ class Forms:
                 self.kv.init(key, [ones(), ones()] if isinstance(key, list) else ones())
         self.assertEqual(self.kv.keys(), [])
 
+    def test_what_is_no_name_is_refused_by_what_it_is(self):
+        for name, words in (('a\0b', "'a\\x00b' has a NUL in it"), ('x\ud800', 'surrogate pair at position 1')):
+            for call in (self.kv.pull, self.kv.version, lambda key: self.kv.push(key, ones()),
+                         lambda key: self.kv.init(key, ones())):
+                with self.refused(errors.InvalidArgument, words=('key ', words)):
+                    call(name)
+            for what, call in (('barrier ', self.kv.barrier), ('store type ', paramd.kv.create),
+                               ('store = ', lambda text: paramd.kv.create('local', store=text))):
+                with self.refused(errors.InvalidArgument, words=(what, words)):
+                    call(name)
+            self.assertNotIn(name, self.kv)
+
     def test_iterating_and_containing(self):
         self.kv.init([3, 5], [ones(), ones()])
         self.assertEqual(sorted(self.kv), [3, 5])

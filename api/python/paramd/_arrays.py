@@ -43,13 +43,25 @@ def is_list(thing):
 def as_key(key):
     """The key as int or str."""
     if isinstance(key, str):
-        return key
+        return as_name(key, 'key')
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         number = int(key)
         if not _INT64_MIN <= number <= _INT64_MAX:
             raise refuse(f'key {number} does not fit 64 bits: use a smaller number, or a string')
         return number
     raise refuse(f'a key is an int or a str, not {type(key).__name__}: {key!r:.60}')
+
+
+def as_name(text, what):
+    """A text that the protocol can carry as a name; said of the name itself before anything is made of it."""
+    if '\0' in text:
+        raise refuse(f'{what} {text!r:.60} has a NUL in it, which a name cannot hold: leave it out')
+    try:
+        text.encode('utf-8')
+    except UnicodeEncodeError as error:
+        raise refuse(f'{what} {text!r:.60} has half of a surrogate pair at position {error.start}, which UTF-8 cannot '
+                     f'hold: leave it out') from None
+    return text
 
 
 def as_keys(key):
@@ -60,10 +72,7 @@ def as_keys(key):
 def _pack_key(key):
     if isinstance(key, int):
         return _lib.Key(None, 0, key)
-    try:
-        name = key.encode('utf-8')
-    except UnicodeEncodeError:
-        raise refuse(f'key {key!r:.60} is no text that UTF-8 can hold') from None
+    name = key.encode('utf-8')
     return _lib.Key(name, len(name), 0)
 
 

@@ -249,7 +249,10 @@ class KVStore:
         self._function = None
         self._traced = None         # trace.Updater: the function that was set as updater of a daemon's store
         self._described = {}
-        self._kind, self._options = kind.lower(), options
+        self._kind, self._options = _arrays.as_name(kind, 'store type').lower(), options
+        for name, value in options.items():
+            if isinstance(value, str) and name != 'token':
+                _arrays.as_name(value, f'{name} =')
         self._remote = 'url' in options or 'dist' in self._kind.split('_')
         try:
             with _Operation(self, None) as op:
@@ -515,7 +518,8 @@ class KVStore:
         who have not."""
         self._apply_traced()
         with _Operation(self, None) as op:
-            op.run(self._lib.paramd_barrier_start, self._handle, name.encode(), timeout=timeout)
+            op.run(self._lib.paramd_barrier_start, self._handle, _arrays.as_name(name, 'barrier').encode(),
+                   timeout=timeout)
 
     def set_updater(self, updater, **numbers):
         """Sets how pushed sums change the values. One of
