@@ -276,6 +276,20 @@ static enum status array_pin_new(struct device *d, size_t size, void **out, stru
 
 static void array_pin_free(struct device *d, void *pin) { device_pin_free(array_of(d)->members[0], pin); }
 
+static void array_trim(struct device *d)
+{
+    for (unsigned i = 0; i < array_of(d)->count; i++) device_trim(array_of(d)->members[i]);
+}
+
+static uint64_t array_cached(const struct device *d)
+{
+    const struct array *a = (const struct array *)d;
+    uint64_t sum = 0;
+
+    for (unsigned i = 0; i < a->count; i++) sum += device_cached(a->members[i]);
+    return sum;
+}
+
 /* ---- order ------------------------------------------------------------------------------------------------------ */
 
 static struct point *point_at(struct array_queue *q, size_t i) { return &q->points[(q->begin + i) % q->capacity]; }
@@ -771,6 +785,7 @@ static void member_told(void *ctx)
 static const struct device_ops array_ops = {
     .close = array_close,
     .mem_new = array_mem_new, .mem_new_at = array_mem_new_at, .shared_new = array_shared_new, .mem_free = array_mem_free,
+    .trim = array_trim, .cached = array_cached,
     .home_new = array_home_new, .home_keep = array_home_keep, .home_name = array_home_name,
     .pin_new = array_pin_new, .pin_free = array_pin_free,
     .queue_new = array_queue_new, .queue_free = array_queue_free,

@@ -141,6 +141,18 @@ static void cuda_keep_memory(struct device *d, bool keep)
     pool_keep(cuda_of(d)->pins, keep);
 }
 
+static void cuda_trim(struct device *d)
+{
+    pool_trim(cuda_of(d)->memory);
+    pool_trim(cuda_of(d)->pins);
+}
+
+static uint64_t cuda_cached(const struct device *d)
+{
+    const struct cuda *c = (const struct cuda *)d;
+    return pool_free_bytes(c->memory) + pool_free_bytes(c->pins);
+}
+
 /* ---- items ----------------------------------------------------------------------------------------------------- */
 
 static struct item *item_find(struct cuda *c)
@@ -496,7 +508,7 @@ static const struct device_ops cuda_ops = {
     .upload = cuda_upload, .download = cuda_download, .copy = cuda_copy, .zero = cuda_zero,
     .widen = cuda_widen, .add = cuda_add, .step = cuda_step, .stats = cuda_stats, .queue_call = cuda_queue_call,
     .programs = cuda_programs,
-    .keep_memory = cuda_keep_memory,
+    .keep_memory = cuda_keep_memory, .trim = cuda_trim, .cached = cuda_cached,
 };
 
 static enum status not_usable(cudaError_t r, const char *what, struct error *e)

@@ -115,6 +115,13 @@ void device_keep_memory(struct device *d, bool keep)
     if (d->ops->keep_memory != NULL) d->ops->keep_memory(d, keep);
 }
 
+void device_trim(struct device *d)
+{
+    if (d->ops->trim != NULL && !d->lost) d->ops->trim(d);
+}
+
+uint64_t device_cached(const struct device *d) { return d->ops->cached != NULL ? d->ops->cached(d) : 0; }
+
 enum status device_pin_new(struct device *d, size_t size, void **out, struct error *e)
 {
     if (d->lost) return tell(d, refuse_lost(d), e);

@@ -163,6 +163,9 @@ struct device_ops {
     void (*programs)(struct device *d, struct device_programs *out);   /* NULL: it compiles none */
     /* Only for a device that waits for its work where memory goes back to it; else NULL. */
     void (*keep_memory)(struct device *d, bool keep);
+    /* Only for a device that takes memory in chunks; else NULL. */
+    void (*trim)(struct device *d);
+    uint64_t (*cached)(const struct device *d);
 };
 
 /* What all devices begin with; a back end's own struct has it as its first member. */
@@ -225,6 +228,11 @@ void device_mem_free(struct dmem *m);
 /* keep: until told otherwise freed memory stays the device's, so that no call here waits for work that others have to
  * come to, such as a sum over ranks (cudaFree waits for all work of the GPU). */
 void device_keep_memory(struct device *d, bool keep);
+/* Gives back to the card and to the system what the device has taken and nobody holds, where that can be given back at
+ * once; nothing while it keeps its memory. */
+void device_trim(struct device *d);
+/* Bytes of the card, and of pinned memory, that the device has taken and nobody holds. */
+uint64_t device_cached(const struct device *d);
 /* Host memory that copies fast to and from the device. */
 enum status device_pin_new(struct device *d, size_t size, void **out, struct error *e) MUST_CHECK;
 void device_pin_free(struct device *d, void *pin);

@@ -32,7 +32,7 @@ struct pool {
     struct list chunks;
     struct list classes[CLASSES];
     struct map *taken;           /* by address */
-    size_t bytes, empty_chunks;
+    size_t bytes, taken_bytes, empty_chunks;
     bool keeps;
     struct list parting;         /* chunks of pieces that were alone, while it keeps */
 };
@@ -174,6 +174,7 @@ static enum status take(struct pool *a, size_t size, bool alone, void **out, str
     if (is_empty(p->chunk)) a->empty_chunks--;
     list_remove(&p->free);
     split(a, p, rounded);
+    a->taken_bytes += p->size;
     *out = p->at;
     return STATUS_OK;
 }
@@ -211,6 +212,7 @@ void pool_give(struct pool *a, void *at)
     struct piece *p = map_remove_u64(a->taken, (uint64_t)(uintptr_t)at), *other;
 
     assert(p != NULL);
+    a->taken_bytes -= p->size;
     if ((other = neighbour(p, p->node.next)) != NULL) join(p, other);
     if ((other = neighbour(p, p->node.prev)) != NULL) {
         list_remove(&other->free);
@@ -254,7 +256,14 @@ bool pool_holds(const struct pool *a, const void *at, size_t size)
     return false;
 }
 
+void pool_trim(struct pool *a)
+{
+    if (!a->keeps) give_empty_chunks(a);
+}
+
 size_t pool_bytes(const struct pool *a) { return a->bytes; }
+/* What is left over at the end of a chunk is no piece; a piece that is alone may round up past its chunk. */
+size_t pool_free_bytes(const struct pool *a) { return a->bytes > a->taken_bytes ? a->bytes - a->taken_bytes : 0; }
 
 struct pool *pool_new(const struct pool_source *source)
 {

@@ -38,6 +38,9 @@ void pool_give(struct pool *a, void *at);
 void pool_keep(struct pool *a, bool keep);
 /* Whether all of these bytes lie in one chunk. */
 bool pool_holds(const struct pool *a, const void *at, size_t size);
+/* Gives back every chunk that is empty, unless it keeps. */
+void pool_trim(struct pool *a);
 size_t pool_bytes(const struct pool *a);       /* of all chunks */
+size_t pool_free_bytes(const struct pool *a);  /* of them, in pieces that nobody has taken */
 
 #endif

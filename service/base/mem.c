@@ -1,5 +1,6 @@
 #include "service/base/mem.h"
 
+#include <malloc.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,5 +86,6 @@ void mem_fault_at(uint64_t n)
     atomic_store(&fault_countdown, n);
 }
 
+void mem_trim(void) { malloc_trim(0); }
 int mem_fault_hit(void) { return atomic_load(&fault_was_hit); }
 int64_t mem_live(void) { return atomic_load(&live); }

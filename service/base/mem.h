@@ -33,6 +33,8 @@ enum status mem_grow(void **array, size_t *capacity, size_t count, size_t size, 
  * the test does not care which one is hit. */
 void mem_fault_at(uint64_t n);
 int mem_fault_hit(void);
+/* Gives pages that only freed blocks lie in back to the system. Costs milliseconds. */
+void mem_trim(void);
 /* Blocks that are allocated and not freed, over all threads; for leak checks. */
 int64_t mem_live(void);
 

@@ -227,6 +227,10 @@ static enum status faulty_queue_call(struct queue *q, queue_function *run, void 
 
 static void faulty_keep_memory(struct device *d, bool keep) { device_keep_memory(faulty_of(d)->inner, keep); }
 
+static void faulty_trim(struct device *d) { device_trim(faulty_of(d)->inner); }
+
+static uint64_t faulty_cached(const struct device *d) { return device_cached(((const struct faulty *)d)->inner); }
+
 static void tell_outer(void *ctx)
 {
     struct device *d = ctx;
@@ -247,7 +251,7 @@ static const struct device_ops faulty_ops = {
     .record = faulty_record, .await = faulty_await, .passed = faulty_passed, .wait = faulty_wait,
     .upload = faulty_upload, .download = faulty_download, .copy = faulty_copy, .zero = faulty_zero,
     .widen = faulty_widen, .add = faulty_add, .step = faulty_step, .stats = faulty_stats, .queue_call = faulty_queue_call,
-    .keep_memory = faulty_keep_memory,
+    .keep_memory = faulty_keep_memory, .trim = faulty_trim, .cached = faulty_cached,
 };
 
 enum status faulty_device_new(struct device *inner, struct device **out, struct error *e)

@@ -78,6 +78,30 @@ TEST(pieces_never_overlap_and_come_back)
     CHECK(mem_live() < before);
 }
 
+TEST(what_nobody_holds_is_told_and_goes_when_it_is_trimmed)
+{
+    struct books b = {0};
+    struct pool *a = open_pool(&b, 0);
+    void *p = piece(a, 1000), *large = piece(a, 3 * CHUNK);
+
+    CHECK_EQ(pool_free_bytes(a), CHUNK - 1024);
+    pool_trim(a);
+    CHECK_EQ(b.chunks, 2);
+    pool_give(a, large);
+    pool_give(a, p);
+    CHECK_EQ(pool_free_bytes(a), CHUNK);
+    pool_keep(a, true);
+    pool_trim(a);
+    CHECK_EQ(b.chunks, 1);
+    pool_keep(a, false);
+    pool_trim(a);
+    CHECK_EQ(b.chunks, 0);
+    CHECK_EQ(pool_free_bytes(a), 0);
+    p = piece(a, 10);
+    pool_give(a, p);
+    pool_free(a);
+}
+
 TEST(small_pieces_share_a_chunk_and_large_ones_have_their_own)
 {
     struct books b = {0};
