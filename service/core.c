@@ -1,6 +1,7 @@
 #include "service/core.h"
 
 #include "api/limits.h"
+#include "service/account.h"
 #include "service/base/mem.h"
 #include "service/plane.h"
 #include "service/staging.h"
@@ -12,8 +13,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Buffers below this come from malloc's own lists fast enough. */
-enum { CACHE_FROM = 64 << 10 };
+enum {
+    CACHE_FROM = 64 << 10,           /* buffers below this come from malloc's own lists fast enough */
+    CACHE_REST_MS = 10000,           /* so long a buffer waits for its next use */
+    TRIM_FROM = 1 << 20,             /* bytes of the device that have been freed, and ... */
+    TRIM_BLOCKS_FROM = 4096          /* ... blocks of the daemon: giving back less is not worth the look */
+};
 
 static uint64_t quarter_of_memory(void)
 {
@@ -30,7 +35,9 @@ enum status core_init(struct core *c, struct device *d, const uint8_t seed[16], 
                        .next_stamp = 1, .next_copy = 1};
     memcpy(c->seed, seed, sizeof c->seed);
     c->staging_max = staging_max > 0 ? staging_max : quarter_of_memory();
+    c->counted = PUSH_NOW_SIZE; /* of the small push */
     list_init(&c->stagings);
+    list_init(&c->leavings);
     list_init(&c->watches);
     list_init(&c->planes);
     list_init(&c->waits);
@@ -50,10 +57,29 @@ void core_set_limits(struct core *c, uint64_t staging_max, const struct core_lim
     c->limits = *limits;
 }
 
-static void cache_clear(struct core *c)
+/* Takes buffer i out of the cache. */
+static struct dmem cache_take(struct core *c, size_t i)
 {
-    while (c->cache_count > 0) device_mem_free(&c->cache[--c->cache_count]);
-    c->cache_bytes = 0;
+    struct dmem m = c->cache[i].mem;
+
+    memmove(&c->cache[i], &c->cache[i + 1], (--c->cache_count - i) * sizeof c->cache[0]);
+    c->cache_bytes -= m.size;
+    return m;
+}
+
+static void give_to_device(struct core *c, struct dmem *m)
+{
+    c->freed += m->size;
+    device_mem_free(m);
+}
+
+/* Frees those that were last used before this time. */
+static void cache_clear(struct core *c, uint64_t before_ms)
+{
+    while (c->cache_count > 0 && c->cache[0].since_ms < before_ms) {
+        struct dmem m = cache_take(c, 0);
+        give_to_device(c, &m);
+    }
 }
 
 void core_fini(struct core *c)
@@ -70,7 +96,7 @@ void core_fini(struct core *c)
     small_push_free(c);
     sums_free(c->sums);
     mem_free(c->nccl_own);
-    cache_clear(c);
+    cache_clear(c, UINT64_MAX);
     map_free(c->stores);
     map_free(c->stores_by_id);
     memset(c, 0, sizeof *c);
@@ -79,6 +105,26 @@ void core_fini(struct core *c)
 /* ---- time ------------------------------------------------------------------------------------------------------- */
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* What has been freed goes back to the system after a while, not at once: most of it is soon wanted again. */
+static uint64_t memory_tick(struct core *c)
+{
+    int64_t blocks = mem_live();
+
+    cache_clear(c, c->now_ms > CACHE_REST_MS ? c->now_ms - CACHE_REST_MS : 0);
+    if (blocks > c->blocks_most) c->blocks_most = blocks;
+    if (c->freed < TRIM_FROM && c->blocks_most - blocks < TRIM_BLOCKS_FROM) c->trim_ms = 0;
+    else if (c->trim_ms == 0) c->trim_ms = c->now_ms + CACHE_REST_MS;
+    else if (c->now_ms >= c->trim_ms) {
+        device_trim(c->device);
+        mem_trim();
+        c->trims++;
+        c->freed = c->trim_ms = 0;
+        c->blocks_most = blocks;
+    }
+    return earlier(c->trim_ms > 0 ? c->trim_ms : UINT64_MAX,
+                   c->cache_count > 0 ? c->cache[0].since_ms + CACHE_REST_MS + 1 : UINT64_MAX);
+}
 
 uint64_t core_tick(struct core *c, uint64_t now_ms)
 {
@@ -93,6 +139,7 @@ uint64_t core_tick(struct core *c, uint64_t now_ms)
     }
     next = earlier(next, planes_tick(c));
     next = earlier(next, watches_tick(c));
+    next = earlier(next, memory_tick(c));
     return earlier(next, waits_tick(c, c->now_ms));
 }
 
@@ -174,48 +221,36 @@ void core_settle(struct core *c)
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
 
-static uint64_t in_use(const struct core *c) { return c->device->bytes_held + c->key_count * KEY_COST; }
-
-static bool fits(const struct core *c, uint64_t size)
+/* Would so much more be more than the cap, with what is cached and what only waits for the device? */
+static bool is_crowded(const struct core *c, size_t size)
 {
-    uint64_t most = c->limits.memory_max, used = in_use(c);
-    return used <= most && size <= most - used && KEY_COST <= most - used - size;
+    uint64_t most = c->limits.memory_max, held = c->device->bytes_held + c->key_count * KEY_COST;
+
+    return most > 0 && (held > most || size > most - held);
 }
 
-uint64_t core_mem_left(const struct core *c)
+static void make_room(struct core *c)
 {
-    uint64_t most = c->limits.memory_max, used = in_use(c) - c->cache_bytes;
-
-    return most == 0 ? UINT64_MAX : used < most ? most - used : 0;
-}
-
-enum status core_mem_check(struct core *c, uint64_t size, struct error *e)
-{
-    uint64_t most = c->limits.memory_max;
-
-    if (most == 0 || fits(c, size)) return STATUS_OK;
-    cache_clear(c); /* a convenience must not be the reason */
-    if (fits(c, size)) return STATUS_OK;
-    return error_set(e, REASON_LIMIT, "a new key needs %llu bytes of memory, and %llu of the %llu that --memory-max allows "
-                     "are in use: delete keys, or raise it", (unsigned long long)(size + KEY_COST),
-                     (unsigned long long)in_use(c), (unsigned long long)most);
+    state_leavings_free(c);
+    cache_clear(c, UINT64_MAX);
 }
 
 enum status core_mem_new(struct core *c, size_t size, struct mem_place place, struct dmem *out, struct error *e)
 {
     if (size >= CACHE_FROM)
         for (size_t i = c->cache_count; i-- > 0;) {
-            if (c->cache[i].size != size || !mem_place_equal(c->cache[i].place, place)) continue;
-            *out = c->cache[i];
-            c->cache[i] = c->cache[--c->cache_count];
-            c->cache_bytes -= size;
+            if (c->cache[i].mem.size != size || !mem_place_equal(c->cache[i].mem.place, place)) continue;
+            *out = cache_take(c, i);
             return STATUS_OK;
         }
+    if (is_crowded(c, size)) make_room(c);
     enum status s = device_mem_new_at(c->device, size > 0 ? size : 1, place, out, e);
-    if (s == STATUS_OK || c->cache_count == 0) return s;
-    cache_clear(c); /* what lies here unused may be just what is missing */
+    if (s == STATUS_OK || (c->cache_count == 0 && list_empty(&c->leavings))) return s;
+    make_room(c); /* what lies here unused may be just what is missing */
     return device_mem_new_at(c->device, size > 0 ? size : 1, place, out, e);
 }
+
+uint64_t core_mem_cached(const struct core *c) { return c->cache_bytes + device_cached(c->device); }
 
 enum status core_sum(struct core *c, const struct sum_list *l, struct error *e)
 {
@@ -226,9 +261,10 @@ enum status core_sum(struct core *c, const struct sum_list *l, struct error *e)
     return s;
 }
 
-struct room core_room_new(struct core *c, uint64_t count, bool whole, uint64_t size)
+struct room core_room_new(struct core *c, uint64_t count, bool whole, uint64_t size, uint64_t counted)
 {
-    return (struct room){device_home_new(c->device, (size_t)count, whole, size), count, size};
+    account_add(c, (int64_t)counted);
+    return (struct room){device_home_new(c->device, (size_t)count, whole, size), count, size, counted};
 }
 
 void core_room_move(struct core *c, struct room *r)
@@ -241,7 +277,8 @@ void core_room_move(struct core *c, struct room *r)
 void core_room_free(struct core *c, struct room *r)
 {
     device_home_keep(c->device, r->home, (size_t)r->count, -(int64_t)r->size);
-    r->size = 0;
+    account_add(c, -(int64_t)r->counted);
+    r->size = r->counted = 0;
 }
 
 bool core_may_move(const struct core *c, uint32_t home, enum status s, const struct error *e)
@@ -252,13 +289,13 @@ bool core_may_move(const struct core *c, uint32_t home, enum status s, const str
 void core_mem_free(struct core *c, struct dmem *m)
 {
     bool fits = m->size >= CACHE_FROM && c->cache_bytes + m->size <= c->staging_max / 4 &&
-                c->cache_count < sizeof c->cache / sizeof c->cache[0];
+                c->cache_count < sizeof c->cache / sizeof c->cache[0] && !is_crowded(c, 0);
 
     if (!fits) {
-        device_mem_free(m);
+        give_to_device(c, m);
         return;
     }
-    c->cache[c->cache_count++] = *m;
+    c->cache[c->cache_count++] = (struct cached){*m, c->now_ms};
     c->cache_bytes += m->size;
     *m = (struct dmem){0};
 }

@@ -14,7 +14,7 @@ enum { CORE_QUEUES = 8 };        /* keys are spread over them; work of one key s
 
 /* What may be changed while it runs. 0: what stands in limits.h; for memory_max: no cap. */
 struct core_limits {
-    uint64_t memory_max;                     /* bytes of the device, beyond which no new key is taken */
+    uint64_t memory_max;                     /* bytes of the account (account.h) */
     uint64_t mailbox_max;                    /* bytes of the device for mailboxes of trainers */
     struct option_standards standards;       /* of new stores that do not state their own */
 };
@@ -56,16 +56,27 @@ struct core {
     uint64_t staging_reserved;               /* kept free for the missing contributions of open rounds */
     uint64_t staging_max;
     struct core_limits limits;
-    uint64_t key_count;                      /* of all stores; each counts KEY_COST against memory_max */
+    uint64_t key_count;                      /* of all stores */
+    uint64_t counted, floor;                 /* against memory_max, see account.h */
+    bool floor_is_old;                       /* keys have gone: it may be too high */
     uint64_t keys_on_cpu;                    /* of them, those for which no GPU had room */
     struct list stagings;                    /* incomplete ones, the one longest without progress first */
 
     struct sums *sums;                       /* of lists, see core_sum; NULL: none yet */
     struct small_push *small;                /* see store_push_now; NULL: none yet */
 
-    struct dmem cache[64];                   /* freed large buffers; a fresh one costs a page fault every 4 KiB */
+    struct cached {
+        struct dmem mem;
+        uint64_t since_ms;
+    } cache[64];                             /* freed large buffers, the one longest unused first; a fresh one costs a
+                                              * page fault every 4 KiB */
     size_t cache_count;
     uint64_t cache_bytes;
+    struct list leavings;                    /* state that waits for the device before it is freed (state.c) */
+    uint64_t freed;                          /* bytes of the device, since freed memory was last given back */
+    int64_t blocks_most;                     /* live at once, since then */
+    uint64_t trim_ms;                        /* when it is given back; 0: there is nothing to give */
+    uint64_t trims;
 
     struct list watches;                     /* of keys that somebody looks at (watch.h) */
     size_t watch_count;
@@ -106,7 +117,7 @@ void core_after(struct core *c, unsigned index, struct task *t);
 /* Within `run` of a task whose status is not OK: why. what: "the device was lost while it updated a key". */
 void core_why(const struct core *c, const char *what, struct error *e);
 
-/* Device memory at this place, by way of the cache. */
+/* Device memory at this place, by way of the cache. It has been counted (account.h). */
 enum status core_mem_new(struct core *c, size_t size, struct mem_place place, struct dmem *out, struct error *e) MUST_CHECK;
 void core_mem_free(struct core *c, struct dmem *m);
 /* Sums values of this process on the device; waits for it (gpu/sums.h). */
@@ -116,17 +127,16 @@ enum status core_sum(struct core *c, const struct sum_list *l, struct error *e) 
 struct room {
     uint32_t home;
     uint64_t count, size;                    /* size 0: none */
+    uint64_t counted;                        /* of that against memory_max */
 };
-struct room core_room_new(struct core *c, uint64_t count, bool whole, uint64_t size);
+struct room core_room_new(struct core *c, uint64_t count, bool whole, uint64_t size, uint64_t counted);
 /* The same on the CPU in place of where it was. */
 void core_room_move(struct core *c, struct room *r);
 void core_room_free(struct core *c, struct room *r);
 /* Would it be on the CPU, if s says that there is no memory where it is? */
 bool core_may_move(const struct core *c, uint32_t home, enum status s, const struct error *e);
 
-/* Bytes that the cap leaves; UINT64_MAX: there is none. */
-uint64_t core_mem_left(const struct core *c);
-/* May a new key take so many bytes more? LIMIT, which names the cap. */
-enum status core_mem_check(struct core *c, uint64_t size, struct error *e) MUST_CHECK;
+/* Bytes that are taken from the system and held by nobody: buffers of the cache, and free pieces of the device's pools. */
+uint64_t core_mem_cached(const struct core *c);
 
 #endif

@@ -1,6 +1,7 @@
 #include "service/key.h"
 
 #include "api/wire.h"
+#include "service/account.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
 #include "service/store.h"
@@ -62,7 +63,8 @@ static void key_free(struct task *t, enum status s)
     (void)s;
     k->core->key_count--;
     if (k->home & HOME_ON_CPU) k->core->keys_on_cpu--;
-    core_room_free(k->core, &(struct room){k->home, k->shape.count, k->kept});
+    core_room_free(k->core, &(struct room){k->home, k->shape.count, k->kept, k->counted});
+    account_floor_goes(k->core);
     watch_free(k);
     version_free_all(k);
     state_fini(k);
@@ -98,9 +100,14 @@ static enum status first_version(struct key *k, struct staging *value, struct er
     return s;
 }
 
-uint64_t key_needs(const struct store *store, const struct key_shape *shape)
+static uint64_t counts_for(const struct key_shape *shape, uint64_t state_size)
 {
-    return 2 * shape->size + state_needs(store_updater(store), shape);
+    return KEY_VERSIONS * shape->size + state_size + KEY_COST;
+}
+
+uint64_t key_needs(const struct store *store, const struct key_name *name, const struct key_shape *shape)
+{
+    return counts_for(shape, state_needs(store_updater(store), name, shape));
 }
 
 static uint64_t push_needs(const struct key_shape *shape)
@@ -108,25 +115,44 @@ static uint64_t push_needs(const struct key_shape *shape)
     return shape->size + shape->count * dtype_size(dtype_sum(shape->dtype));
 }
 
-struct room key_room(const struct store *store, const struct key_shape *shape)
+uint64_t key_needs_free(const struct store *store, const struct key_shape *shape, uint64_t state_size)
 {
+    const struct store_options *o = &store->options;
+    /* Sums in the order of ranks begin when all contributions are there. */
+    uint64_t held = o->mode == MODE_SYNC && o->sum_order == SUM_RANK && o->num_workers > 1 ? o->num_workers - 1 : 0;
+    uint64_t push = push_needs(shape) + held * shape->size, copy = state_size + STATE_PIECES * WIRE_ALIGN;
+
+    return push > copy || state_size == 0 ? push : copy;
+}
+
+uint64_t key_floor(const struct key *k) { return key_needs_free(k->store, &k->shape, key_kept_state(k)); }
+
+struct room key_room(const struct store *store, const struct key_name *name, const struct key_shape *shape)
+{
+    uint64_t counted = key_needs(store, name, shape);
+
     return core_room_new(store->core, shape->count, state_is_whole(store_updater(store), shape),
-                         key_needs(store, shape) + push_needs(shape));
+                         counted - KEY_COST + push_needs(shape), counted);
 }
 
 void key_keep(struct key *k, uint64_t state_size)
 {
-    uint64_t size = 2 * k->shape.size + push_needs(&k->shape) + state_size;
+    uint64_t counted = counts_for(&k->shape, state_size), size = counted - KEY_COST + push_needs(&k->shape);
 
     device_home_keep(k->core->device, k->home, (size_t)k->shape.count, (int64_t)(size - k->kept));
+    account_add(k->core, (int64_t)(counted - k->counted));
     k->kept = size;
+    k->counted = counted;
 }
+
+uint64_t key_kept_state(const struct key *k) { return k->counted - counts_for(&k->shape, 0); }
 
 static void take_room(struct key *k, struct room *r)
 {
     k->home = r->home;
     k->kept = r->size;
-    r->size = 0;
+    k->counted = r->counted;
+    r->size = r->counted = 0;
     if (k->home & HOME_ON_CPU) k->core->keys_on_cpu++;
 }
 
@@ -143,7 +169,7 @@ static enum status furnish_on_cpu(struct key *k, struct staging *value, struct e
 {
     struct core *c = k->core;
 
-    struct room r = {k->home, k->shape.count, k->kept};
+    struct room r = {k->home, k->shape.count, k->kept, k->counted};
 
     core_quiet(c, k->queue_index);
     version_free_all(k);
@@ -199,13 +225,18 @@ enum status key_new(struct store *store, const struct init_wanted *wanted, struc
             goto out;
         }
     }
-    s = core_mem_check(c, key_needs(store, &wanted->shape) - k->shape.size, e); /* one of them has arrived already */
-    if (s != STATUS_OK) goto out;
     take_room(k, &value->room);
+    uint64_t needs = key_needs(store, &wanted->name, &wanted->shape); /* the updater may be another than when it began */
+    if (needs > k->counted) {
+        s = account_check(c, needs - k->counted, key_needs_free(store, &k->shape, needs - counts_for(&k->shape, 0)),
+                          "a new key", e);
+        if (s != STATUS_OK) goto out;
+    }
     s = furnish(k, value, e);
     if (value->pin != NULL && core_may_move(c, k->home, s, e)) s = furnish_on_cpu(k, value, e);
     if (s != STATUS_OK) goto out;
     tell_home(k);
+    account_floor_comes(c, key_floor(k));
     *out = k;
     k = NULL; /* the store's now */
 out:

@@ -71,6 +71,7 @@ struct key {
     bool on_plane : 1;                       /* in a call that is not counted (plane.h) */
     bool room_lent : 1;                      /* a contribution to rounds[0] arrives in the room kept for it */
     uint64_t kept;                           /* bytes that its home keeps for it */
+    uint64_t counted;                        /* of these against memory_max (account.h) */
     struct list versions;
     struct list spares;
     struct list updates;                     /* waiting */
@@ -121,12 +122,18 @@ struct update {
  * the slots of the present updater, so that a later push does not fail for them. */
 enum status key_new(struct store *store, const struct init_wanted *wanted, struct staging *value, struct key **out,
                     struct error *e) MUST_CHECK;
-/* Bytes of the device that such a key takes: value, spare and slots. */
-uint64_t key_needs(const struct store *store, const struct key_shape *shape);
-/* A home for such a key, which keeps room for all of that and for one push: a sum and a contribution. */
-struct room key_room(const struct store *store, const struct key_shape *shape);
-/* The home keeps as much as a key needs whose state has so many bytes. */
+/* What such a key counts for against memory_max: value, spare and state under the present updater, and KEY_COST. */
+uint64_t key_needs(const struct store *store, const struct key_name *name, const struct key_shape *shape);
+/* The most that a push of such a key, or a copy of its state, takes at once. */
+uint64_t key_needs_free(const struct store *store, const struct key_shape *shape, uint64_t state_size);
+uint64_t key_floor(const struct key *k);
+/* A home for such a key, which keeps room for value, spare and state and for one push: a sum and a contribution. All but
+ * the push is counted. */
+struct room key_room(const struct store *store, const struct key_name *name, const struct key_shape *shape);
+/* Home and account keep as much as a key needs whose state has so many bytes. */
 void key_keep(struct key *k, uint64_t state_size);
+/* Bytes of state that are kept. */
+uint64_t key_kept_state(const struct key *k);
 struct key *key_hold(struct key *k);
 void key_drop(struct key *k);                /* frees a deleted one after its last use */
 

@@ -1,6 +1,7 @@
 /* Init: keys come to be, with their first values, or are found to be there. */
 #include "service/op_data.h"
 
+#include "service/account.h"
 #include "service/base/mem.h"
 
 #include <string.h>
@@ -131,10 +132,11 @@ static struct init_wanted *wanted_new(const struct entry *x)
 }
 
 /* The memory in which the value arrives becomes the value: so it has its home from now on. */
-static enum status stage(struct batch *b, const struct key_shape *shape, struct staging **out, struct error *e)
+static enum status stage(struct batch *b, const struct key_name *name, const struct key_shape *shape,
+                         struct staging **out, struct error *e)
 {
     struct core *c = b->store->core;
-    struct room room = key_room(b->store, shape);
+    struct room room = key_room(b->store, name, shape);
     enum status st;
 
     for (;;) {
@@ -146,6 +148,14 @@ static enum status stage(struct batch *b, const struct key_shape *shape, struct 
     if (st == STATUS_OK) (*out)->room = room;
     else core_room_free(c, &room);
     return st;
+}
+
+/* The account has room for the key, and while its value is on its way for that. */
+static enum status check_room(const struct store *s, const struct entry *x, struct error *e)
+{
+    uint64_t needs = key_needs(s, &x->name, &x->shape), state = needs - KEY_VERSIONS * x->shape.size - KEY_COST;
+
+    return account_check(s->core, needs, key_needs_free(s, &x->shape, state), "a new key", e);
 }
 
 enum status init_open(struct batch *b, const struct entry *x, struct staging **out, bool *repeat,
@@ -164,11 +174,11 @@ enum status init_open(struct batch *b, const struct entry *x, struct staging **o
     }
     *out = find_init(b, x);
     if (*out != NULL) return STATUS_OK;
-    st = core_mem_check(b->store->core, key_needs(b->store, &x->shape), e); /* before its bytes are taken */
+    st = check_room(b->store, x, e); /* before its bytes are taken */
     if (st != STATUS_OK) return st;
     w = wanted_new(x);
     if (w == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for an init");
-    st = stage(b, &x->shape, out, e);
+    st = stage(b, &x->name, &x->shape, out, e);
     if (st == STATUS_OK) (*out)->init = w;
     else mem_free(w);
     return st;

@@ -3,6 +3,7 @@
 #include "service/op.h"
 
 #include "gpu/program.h"
+#include "service/account.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
 #include "service/swap.h"
@@ -174,7 +175,7 @@ static json_t *methods_json(void)
     return list;
 }
 
-static uint64_t window_of(const struct server *s) { return s->core.staging_max / 2; }
+static uint64_t window_of(const struct server *s) { return account_staging_most(&s->core) / 2; }
 
 static json_t *limits_json(const struct server *s)
 {
@@ -196,7 +197,7 @@ json_t *server_info_json(const struct server *s)
 {
     const struct core *c = &s->core;
 
-    return json_pack("{s:s,s:o,s:s,s:s?,s:o,s:f,s:i,s:i,s:I,s:{s:I,s:I,s:I,s:I,s:I,s:I},s:o,s:o,s:o}",
+    return json_pack("{s:s,s:o,s:s,s:s?,s:o,s:f,s:i,s:i,s:I,s:{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I},s:o,s:o,s:o}",
                      "version", PARAMD_VERSION, "instance", hex_json(&s->config.instance),
                      "device", device_kind(c->device), "card", c->device->card[0] != '\0' ? c->device->card : NULL,
                      "programs", programs_json(c->device),
@@ -206,7 +207,8 @@ json_t *server_info_json(const struct server *s)
                      "memory", "device", (json_int_t)c->device->bytes_held,
                      "cpu", (json_int_t)(c->device->cpu != NULL ? c->device->cpu->bytes_held : 0),
                      "staging", (json_int_t)c->staging_used, "staging_max", (json_int_t)c->staging_max,
-                     "cache", (json_int_t)c->cache_bytes,
+                     "used", (json_int_t)account_used(c), "max", (json_int_t)c->limits.memory_max,
+                     "cached", (json_int_t)core_mem_cached(c),
                      "mailboxes", (json_int_t)s->box_bytes,
                      "bulk", bulk_json(s), "mailbox", mailbox_offer(s), "limits", limits_json(s));
 }
@@ -698,7 +700,6 @@ static json_t *swapped_json(struct store *s, struct updater *u, enum updater_sta
     if (changed) set(&j, "first_versions", swap_first_versions(s));
     if (program != NULL) set(&j, "program", program);
     if (would_be == NULL) return j;
-    updater_follow(u, s->updater, how);
     set(&j, "report", swap_report(s, u, how));
     return j;
 }

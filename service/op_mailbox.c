@@ -4,6 +4,7 @@
  * done: from then on the place is the client's again. */
 #include "service/op_data.h"
 
+#include "service/account.h"
 #include "service/base/mem.h"
 
 #include <inttypes.h>
@@ -22,6 +23,7 @@ void box_drop(struct box *b)
 {
     if (b == NULL || --b->holds > 0) return;
     b->server->box_bytes -= b->mem.size;
+    account_add(&b->server->core, -(int64_t)b->mem.size);
     device_mem_free(&b->mem);
     mem_free(b);
 }
@@ -92,13 +94,15 @@ static enum status box_new(struct server *s, const struct peer *p, uint32_t size
 
     if (b == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a mailbox");
     *b = (struct box){.server = s, .peer = p, .holds = 1};
-    enum status st = device_shared_new(s->core.device, size, &b->mem, handle, e);
+    enum status st = account_check(&s->core, size, 0, "a mailbox", e);
+    if (st == STATUS_OK) st = device_shared_new(s->core.device, size, &b->mem, handle, e);
     if (st != STATUS_OK) {
         mem_free(b);
         return st;
     }
     b->id = s->next_box++;
     s->box_bytes += b->mem.size;
+    account_add(&s->core, (int64_t)b->mem.size);
     *out = b;
     return STATUS_OK;
 }

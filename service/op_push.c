@@ -1,6 +1,7 @@
 /* Push and Set: a value that is added to what there is, or takes its place. */
 #include "service/op_data.h"
 
+#include "service/account.h"
 #include "service/base/mem.h"
 
 #include <inttypes.h>
@@ -101,7 +102,7 @@ enum status push_open(struct batch *b, const struct entry *x, uint64_t sequence,
 void push_answer(const struct request *r, struct answer *a, struct landed done)
 {
     struct wire_push_done f = {.recorded = done.complete, .faults = a->fault_count, .applied = done.applied,
-                               .window = r->server->core.staging_max / 2};
+                               .window = account_staging_most(&r->server->core) / 2};
 
     wire_put_push_done(&a->fixed, &f);
     answer_send(r, a);

@@ -2,6 +2,7 @@
  * REDUCE of every key -> the sums become whole rounds -> their updates -> BROADCAST of every value. */
 #include "service/plane.h"
 
+#include "service/account.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
 #include "service/wait.h"
@@ -452,9 +453,10 @@ static enum status call_new(struct plane *p, struct worker *w, const struct plan
         l->parts[l->count++] = (struct part){.key = key_hold(k), .step = a->entries[i].step};
         l->size += k->shape.size;
     }
-    if (st == STATUS_OK && l->size > c->staging_max / 2)
+    uint64_t most = account_staging_most(c) / 2;
+    if (st == STATUS_OK && l->size > most)
         st = error_set(e, REASON_LIMIT, "a call of %" PRIu64 " bytes; %" PRIu64 " are the most: call for fewer keys at "
-                       "once", l->size, c->staging_max / 2);
+                       "once", l->size, most);
     if (st == STATUS_OK) *out = l;
     else call_free(c, l);
     return st;

@@ -44,7 +44,7 @@ enum { LISTEN_MAX = 8, SETTINGS_FILE_SIZE_MAX = 64 << 10 };
     X(count,   threads,        "threads",        "N",                    "",                     FIXED, NULL,         \
       "workers of the CPU device; standard: one a core, at most 16")                                                  \
     X(bytes,   memory_max,     "memory-max",     "BYTES",                "",                     LIVE,  NULL,         \
-      "memory of the device; a new key that would need more is refused; standard: no cap (suffixes k m g t)")         \
+      "for keys, optimizer states and values on their way; what would need more is refused; standard: no cap (suffixes k m g t)") \
     X(bytes,   staging_max,    "staging-max",    "BYTES",                "",                     LIVE,  NULL,         \
       "memory for pushes on their way; standard: a quarter of the machine's")                                         \
     X(bytes,   mailbox_max,    "mailbox-max",    "BYTES",                "",                     LIVE,  NULL,         \

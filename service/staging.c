@@ -1,6 +1,7 @@
 #include "service/staging.h"
 
 #include "api/limits.h"
+#include "service/account.h"
 #include "service/base/mem.h"
 #include "service/key.h"
 #include "service/share.h"
@@ -14,18 +15,23 @@
 static enum status admit(struct core *c, const struct key *k, uint64_t size, bool advances, bool *lent,
                          struct error *e)
 {
-    uint64_t taken = c->staging_used + (advances ? 0 : c->staging_reserved);
+    uint64_t taken = c->staging_used + (advances ? 0 : c->staging_reserved), most = account_staging_most(c);
 
     if (size > c->staging_max)
         return error_set(e, REASON_TOO_LARGE, "a value of %llu bytes does not fit the staging memory of %llu; start "
                          "the daemon with a larger --staging-max", (unsigned long long)size,
                          (unsigned long long)c->staging_max);
+    if (size > most)
+        return error_set(e, REASON_LIMIT, "a value of %llu bytes on its way does not fit the %llu that keys leave of the "
+                         "%llu of --memory-max: delete keys, or raise it", (unsigned long long)size,
+                         (unsigned long long)most, (unsigned long long)c->limits.memory_max);
     /* One value is always let in, however large: else two halves of the memory could refuse each other for ever. */
-    bool fits = c->staging_used == 0 || taken + size <= c->staging_max;
-    *lent = !fits && advances && !k->room_lent && size <= c->staging_reserved;
+    bool fits = c->staging_used == 0 || taken + size <= most;
+    bool is_capped = most < c->staging_max && c->staging_used + size > most;
+    *lent = !fits && !is_capped && advances && !k->room_lent && size <= c->staging_reserved;
     if (!fits && !*lent)
         return error_retry(e, REASON_STAGING_FULL, RETRY_MS, "staging memory is full: %llu of %llu bytes wait to be "
-                           "applied", (unsigned long long)c->staging_used, (unsigned long long)c->staging_max);
+                           "applied", (unsigned long long)c->staging_used, (unsigned long long)most);
     return STATUS_OK;
 }
 
@@ -34,14 +40,24 @@ static enum status admit(struct core *c, const struct key *k, uint64_t size, boo
 static enum status admit_client(const struct core *c, const struct share *u, uint64_t size, bool advances,
                                 struct error *e)
 {
+    uint64_t most = account_staging_most(c);
+
     if (u == NULL) return STATUS_OK;
     if (u->stagings >= STAGINGS_MAX)
         return error_retry(e, REASON_IN_FLIGHT, RETRY_MS, "%d values of this client have begun to arrive; send the rest "
                            "of them first", STAGINGS_MAX);
-    if (c->embedded || advances || u->staging == 0 || u->staging + size <= c->staging_max / 2) return STATUS_OK;
+    if (c->embedded || advances || u->staging == 0 || u->staging + size <= most / 2) return STATUS_OK;
     return error_retry(e, REASON_IN_FLIGHT, RETRY_MS, "%llu bytes of this client wait to be applied, and half of the "
                        "staging memory of %llu is the most for one", (unsigned long long)u->staging,
-                       (unsigned long long)c->staging_max);
+                       (unsigned long long)most);
+}
+
+/* The sum of the round that a push may open, where its memory cannot become that. */
+static uint64_t sum_needs(const struct key *k, enum staging_kind kind, bool advances)
+{
+    if (k == NULL || advances || (kind != STAGING_PUSH && kind != STAGING_SUM)) return 0;
+    if (k->store->options.mode != MODE_SYNC || dtype_sum(k->shape.dtype) == k->shape.dtype) return 0;
+    return k->shape.count * dtype_size(dtype_sum(k->shape.dtype));
 }
 
 /* Where a key's home keeps room for a push, others have it that will give it back. */
@@ -59,9 +75,10 @@ enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, s
 {
     struct staging *s = NULL;
     bool lent = false, advances = how & STAGING_ADVANCES, fed = how & STAGING_FED;
-    enum status st = admit_client(c, w != NULL ? w->share : NULL, size, advances, e);
+    uint64_t charged = size + sum_needs(k, kind, advances);
+    enum status st = admit_client(c, w != NULL ? w->share : NULL, charged, advances, e);
 
-    if (st == STATUS_OK) st = admit(c, k, size, advances, &lent, e);
+    if (st == STATUS_OK) st = admit(c, k, charged, advances, &lent, e);
     if (st != STATUS_OK) return st;
     s = mem_zero(sizeof *s);
     if (s == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a push");
@@ -81,12 +98,13 @@ enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, s
     s->share = w != NULL ? share_hold(w->share) : NULL;
     s->tag = tag;
     s->size = size;
+    s->charged = charged;
     s->touched_ms = c->now_ms;
     s->fed = fed;
     s->lent = lent;
     if (lent) k->room_lent = true;
-    c->staging_used += size;
-    share_add(s->share, (int64_t)size);
+    c->staging_used += charged;
+    share_add(s->share, (int64_t)charged);
     list_init(&s->landings);
     list_append(&c->stagings, &s->node);
     if (w != NULL) {
@@ -155,8 +173,8 @@ void staging_free(struct staging *s)
         staging_free_after(s, s->key->queue_index);
         return;
     }
-    c->staging_used -= s->size;
-    share_add(s->share, -(int64_t)s->size);
+    c->staging_used -= s->charged;
+    share_add(s->share, -(int64_t)s->charged);
     if (s->mem.size > 0) core_mem_free(c, &s->mem);
     if (s->pin != NULL) device_pin_free(c->device, s->pin);
     core_room_free(c, &s->room);

@@ -40,7 +40,7 @@ struct staging {
     struct updater *updater;                 /* held: the one at recording (async) */
     struct dmem mem;                         /* size 0: none, of a state */
     void *pin;                               /* where bytes land when the CPU cannot reach mem */
-    uint64_t size;
+    uint64_t size, charged;                  /* charged: with the sum that it may have to open */
     uint64_t have;
     struct range *ranges;                    /* what is there, sorted, merged */
     size_t range_count, range_capacity;

@@ -12,18 +12,34 @@
 /* Memory on its way out: work that names it may be under way. */
 struct leaving {
     struct task task;
+    struct list_node node;                   /* core->leavings, while it has memory */
     struct core *core;
+    unsigned queue_index;
     struct dmem mem[STATE_PIECES];
 };
+
+static void free_left(struct leaving *l)
+{
+    list_remove(&l->node);
+    for (unsigned i = 0; i < STATE_PIECES; i++)
+        if (l->mem[i].size > 0) core_mem_free(l->core, &l->mem[i]);
+}
 
 static void leave(struct task *t, enum status s)
 {
     struct leaving *l = CONTAINER_OF(t, struct leaving, task);
 
     (void)s;
-    for (unsigned i = 0; i < STATE_PIECES; i++)
-        if (l->mem[i].size > 0) core_mem_free(l->core, &l->mem[i]);
+    free_left(l);
     mem_free(l);
+}
+
+void state_leavings_free(struct core *c)
+{
+    for (struct leaving *l; (l = LIST_FIRST(struct leaving, node, &c->leavings)) != NULL;) {
+        core_quiet(c, l->queue_index);
+        free_left(l);
+    }
 }
 
 /* Takes *l, which may be NULL for lack of memory: then it waits. */
@@ -38,6 +54,8 @@ static void leave_behind(struct key *k, struct leaving *l, const struct dmem mem
         return;
     }
     l->core = k->core;
+    l->queue_index = k->queue_index;
+    list_append(&k->core->leavings, &l->node);
     memcpy(l->mem, mem, sizeof l->mem);
     l->task.run = leave;
     core_after(k->core, k->queue_index, &l->task);
@@ -62,11 +80,13 @@ static struct rule_key rule_key_of(const struct key *k, char room[KEY_NUMBER_SIZ
 
 static enum dtype real_type(const struct key *k) { return dtype_sum(k->shape.dtype); }
 
-uint64_t state_needs(const struct updater *u, const struct key_shape *shape)
+uint64_t state_needs(const struct updater *u, const struct key_name *name, const struct key_shape *shape)
 {
     struct updater_use use;
+    char room[KEY_NUMBER_SIZE];
 
-    updater_use(u, &(struct rule_key){{NULL, 0}, shape->ndim, shape->dims, shape->count}, shape->dtype, &use);
+    updater_use(u, &(struct rule_key){key_name_bytes(name, room), shape->ndim, shape->dims, shape->count}, shape->dtype,
+                &use);
     return updater_state_size(&use, shape->count, shape->dtype);
 }
 
@@ -230,8 +250,11 @@ void state_outlook(const struct key *k, const struct updater *u, struct state_ou
     *out = (struct state_outlook){.goes_on = goes_on, .use = f.state.use};
     memcpy(out->origins, f.origins, sizeof out->origins);
     for (unsigned i = 0; i < STATE_PIECES; i++) {
+        size_t size = piece_size(k, &f.state.use, i);
+        unsigned from;
         out->size_now += state_at(&k->state, i).size;
-        out->size_then += piece_size(k, &f.state.use, i);
+        out->size_then += size;
+        out->size_fresh += is_kept(k, &f, i, &from) ? 0 : size;
     }
 }
 
@@ -266,7 +289,9 @@ enum status state_fit(struct key *k, struct updater *u, struct error *e)
     k->state = f.state;
     k->state.updater = updater_hold(u);
     for (unsigned i = 0; i < STATE_PIECES; i++) size += f.mem[i].size;
-    key_keep(k, size);
+    /* While it is behind the store it is on its way to an updater for which room is kept already. */
+    bool behind = !k->deleted && u != store_updater(k->store);
+    key_keep(k, behind && key_kept_state(k) > size ? key_kept_state(k) : size);
     return STATUS_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "service/updater.h"
 
 struct key;
+struct key_name;
 struct key_shape;
 struct store;
 struct update;
@@ -33,8 +34,8 @@ static inline struct dmem state_at(const struct state *s, unsigned place)
     return s->places & bit ? s->pieces[__builtin_popcount(s->places & (bit - 1))] : (struct dmem){0};
 }
 
-/* Bytes of the device that the state of a new key of this shape takes; overrides for its name are not looked at. */
-uint64_t state_needs(const struct updater *u, const struct key_shape *shape);
+/* Bytes of the device that the state of a new key of this name and shape takes. */
+uint64_t state_needs(const struct updater *u, const struct key_name *name, const struct key_shape *shape);
 /* Has the value of such a key to lie in one piece for u? */
 bool state_is_whole(const struct updater *u, const struct key_shape *shape);
 /* UPDATER_UNFIT with the reason when k cannot be under u: for its type, or because it lies in parts on several devices and
@@ -48,6 +49,7 @@ struct state_outlook {
     struct slot_origin origins[STEP_SLOTS_MAX];
     bool goes_on;                            /* the count of updates does, else it begins at 0 */
     uint64_t size_now, size_then;            /* bytes of the device */
+    uint64_t size_fresh;                     /* of size_then, what has to be found while all of size_now is there */
 };
 void state_outlook(const struct key *k, const struct updater *u, struct state_outlook *out);
 /* Fills a step of k under state.updater for this update, slots and master included; *product is what it becomes when the
@@ -57,6 +59,8 @@ void state_step(const struct key *k, const struct update *u, struct step *s, dou
 void state_stepped(struct key *k, double product);
 /* Gives everything back; no work may be under way. */
 void state_fini(struct key *k);
+/* Frees what states of all keys have left behind and the device may still be at work with. Blocks until it is not. */
+void state_leavings_free(struct core *c);
 
 /* ---- seen from outside ------------------------------------------------------------------------------------------ */
 

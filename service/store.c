@@ -1,5 +1,6 @@
 #include "service/store.h"
 
+#include "service/account.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
 #include "service/plane.h"
@@ -146,12 +147,20 @@ void store_delete(struct store *s)
     /* Conditions may still point here from waits that have been decided and not yet been answered; none hangs in a
      * list any more. What the device still does for its keys must end before the store goes. */
     forget_workers(s);
+    account_add(c, -(int64_t)s->slack);
     core_settle(c);
     store_free(s);
 }
 
+static void set_slack(struct store *s, uint64_t slack)
+{
+    account_add(s->core, (int64_t)(slack - s->slack));
+    s->slack = slack;
+}
+
 void store_reset(struct store *s)
 {
+    set_slack(s, 0);
     for (size_t i = 0; i < s->slot_count; i++)
         if (s->by_slot[i] != NULL && store_key_delete(s, s->by_slot[i], true, NULL) != STATUS_OK) break;
     s->kind = KEYS_UNDECIDED;
@@ -762,8 +771,64 @@ out:
 
 /* ---- updater ---------------------------------------------------------------------------------------------------- */
 
-enum status store_check_updater(const struct store *s, const struct updater *u, enum updater_states how,
-                                bool *changed, uint64_t *version, struct error *e)
+/* What the states of a store's keys need under an updater that it gets. */
+struct swap_needs {
+    uint64_t more, slack, floor;
+    size_t keys;                     /* whose state grows */
+    bool behind;                     /* one has not stepped since the swap before */
+};
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static void add_needs(const struct key *k, const struct updater *u, struct swap_needs *n)
+{
+    struct state_outlook o;
+    uint64_t kept = key_kept_state(k);
+
+    state_outlook(k, u, &o);
+    uint64_t most = larger(kept, o.size_then);
+    /* A key that is behind the store may by then have any state that is kept for. */
+    uint64_t at_once = k->state.updater == store_updater(k->store) ? o.size_now + o.size_fresh : kept + o.size_then;
+    n->more += most - kept;
+    n->keys += most > kept;
+    n->behind |= k->state.updater != store_updater(k->store);
+    n->slack = larger(n->slack, at_once > most ? at_once - most : 0);
+    n->floor = larger(n->floor, key_needs_free(k->store, &k->shape, most));
+}
+
+/* Without a cap nothing is looked at: with many keys that takes its time. */
+static enum status find_room(const struct store *s, const struct updater *u, struct swap_needs *n, struct error *e)
+{
+    char what[160];
+
+    *n = (struct swap_needs){.more = 0};
+    if (s->core->limits.memory_max == 0) return STATUS_OK;
+    for (size_t i = 0; i < s->slot_count; i++)
+        if (s->by_slot[i] != NULL) add_needs(s->by_slot[i], u, n);
+    if (n->behind) n->slack = larger(n->slack, s->slack);
+    uint64_t more = n->more + n->slack;
+    if (n->keys > 0) snprintf(what, sizeof what, "the state of %zu key%s under %s", n->keys,
+                               n->keys > 1 ? "s" : "", updater_type(u));
+    else snprintf(what, sizeof what, "%s, while a key has its old and its new state,", updater_type(u));
+    return account_check(s->core, more > s->slack ? more - s->slack : 0, n->floor, what, e);
+}
+
+static void keep_room(struct store *s, const struct updater *u, const struct swap_needs *n)
+{
+    struct state_outlook o;
+
+    set_slack(s, n->slack);
+    account_floor_comes(s->core, n->floor);
+    for (size_t i = 0; n->keys > 0 && i < s->slot_count; i++) {
+        struct key *k = s->by_slot[i];
+        if (k == NULL) continue;
+        state_outlook(k, u, &o);
+        if (o.size_then > key_kept_state(k)) key_keep(k, o.size_then);
+    }
+}
+
+static enum status check_updater(const struct store *s, const struct updater *u, enum updater_states how,
+                                 bool *changed, uint64_t *version, struct error *e)
 {
     *version = 1;
     *changed = s->updater == NULL || how == STATES_RESET || !updater_equal(s->updater, u);
@@ -779,13 +844,33 @@ enum status store_check_updater(const struct store *s, const struct updater *u, 
     return STATUS_OK;
 }
 
+static enum status check_swap(struct store *s, struct updater *u, enum updater_states how, bool *changed,
+                              uint64_t *version, struct swap_needs *n, struct error *e)
+{
+    enum status st = check_updater(s, u, how, changed, version, e);
+
+    if (st != STATUS_OK) return st;
+    updater_follow(u, s->updater, how);
+    if (!*changed) return STATUS_OK;
+    return find_room(s, u, n, e);
+}
+
+enum status store_check_updater(struct store *s, struct updater *u, enum updater_states how, bool *changed,
+                                uint64_t *version, struct error *e)
+{
+    struct swap_needs n;
+
+    return check_swap(s, u, how, changed, version, &n, e);
+}
+
 enum status store_set_updater(struct store *s, struct updater *u, enum updater_states how, bool *changed,
                               uint64_t *version, struct error *e)
 {
-    enum status st = store_check_updater(s, u, how, changed, version, e);
+    struct swap_needs n;
+    enum status st = check_swap(s, u, how, changed, version, &n, e);
 
     if (st != STATUS_OK || !*changed) return st;
-    updater_follow(u, s->updater, how);
+    keep_room(s, u, &n);
     updater_drop(s->updater);
     s->updater = updater_hold(u);
     return STATUS_OK;

@@ -40,6 +40,8 @@ struct store {
     struct updater *updater;         /* held; NULL: none was set */
     struct updater *assign, *add;    /* held; what "none" means */
     uint64_t num_update;             /* the largest update counter that any of its keys had; see store_num_update */
+    uint64_t slack;                  /* counted against memory_max: what a key needs beside what is kept for it while it
+                                      * goes from one updater to the next; one key does at a time */
     bool num_update_lowered;         /* a state of earlier was put back: to be counted anew */
     uint64_t first_pusher;           /* slot + 1 of the first worker that pushed without updater (async) */
     bool assign_warned;
@@ -128,8 +130,9 @@ enum status store_push_record(struct staging *st, struct error *e) MUST_CHECK;
  * equal to the present one changes nothing, unless a reset is asked for. */
 enum status store_set_updater(struct store *s, struct updater *u, enum updater_states how, bool *changed,
                               uint64_t *version, struct error *e) MUST_CHECK;
-/* What store_set_updater would answer; changes nothing. */
-enum status store_check_updater(const struct store *s, const struct updater *u, enum updater_states how,
+/* What store_set_updater would answer; changes nothing but u, which follows the present one. LIMIT, with the sum, when the
+ * states of the keys would come to more than --memory-max leaves. */
+enum status store_check_updater(struct store *s, struct updater *u, enum updater_states how,
                                 bool *changed, uint64_t *version, struct error *e) MUST_CHECK;
 struct updater *store_updater(const struct store *s);        /* never NULL: what the next push is under */
 /* What schedules go by. Where the state of a key was put back to an earlier one it is that of the keys that are there. */

@@ -185,22 +185,12 @@ static void warn_of_keys(json_t **list, const struct look *l, const struct store
     if (!list_empty(&s->rounds)) warn(list, "rounds that are open by now close under the present updater");
 }
 
-static void warn_of_memory(json_t **list, const struct look *l, const struct store *s)
-{
-    uint64_t more = l->then > l->now ? l->then - l->now : 0, left = core_mem_left(s->core);
-
-    if (more > left)
-        warn(list, "the state grows by %" PRIu64 " bytes, and --memory-max leaves %" PRIu64 ": no new key will be taken",
-             more, left);
-}
-
 static json_t *warnings_json(const struct look *l, struct store *s)
 {
     json_t *list = json_array();
 
     warn_of_schedule(&list, s, l->u);
     warn_of_keys(&list, l, s);
-    warn_of_memory(&list, l, s);
     return list;
 }
 

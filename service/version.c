@@ -1,5 +1,6 @@
 #include "service/version.h"
 
+#include "service/account.h"
 #include "service/base/mem.h"
 #include "service/key.h"
 #include "service/store.h"
@@ -52,7 +53,7 @@ static void retire(struct version *v)
         return;
     }
     free_buffer(v);
-    k->buffers--;
+    if (k->buffers-- > KEY_VERSIONS) account_add(k->core, -(int64_t)k->shape.size);
     version_forget(v);
 }
 
@@ -68,16 +69,17 @@ static enum status version_new(struct key *k, struct version **out, struct error
         return s;
     }
     v->host = v->mem.host;
-    k->buffers++;
+    if (k->buffers++ >= KEY_VERSIONS) account_add(k->core, (int64_t)k->shape.size);
     *out = v;
     return STATUS_OK;
 }
 
-/* The oldest that only readers want. One that the device is at work with cannot be taken. */
-static struct version *oldest_held(struct key *k)
+/* The oldest that only readers want. One that the device is at work with is not taken; but one that it copies down can
+ * be, since the next step comes behind the copy. */
+static struct version *oldest_held(struct key *k, bool fetched_too)
 {
     LIST_EACH(struct version, v, node, &k->versions)
-        if (v != k->current && !v->fetching && v->lent == 0) return v;
+        if (v != k->current && (fetched_too || !v->fetching) && v->lent == 0) return v;
     return NULL;
 }
 
@@ -113,9 +115,10 @@ enum status version_acquire(struct key *k, struct version **out, struct error *e
         *out = v;
         return STATUS_OK;
     }
-    oldest = oldest_held(k);
+    bool has_room = k->buffers < KEY_VERSIONS || account_has_room(k->core, k->shape.size);
+    oldest = oldest_held(k, !has_room);
     /* While the device is at work with all that could be taken, there is one more than versions_max. */
-    if (k->buffers < k->store->options.versions_max || oldest == NULL) {
+    if ((has_room && k->buffers < k->store->options.versions_max) || oldest == NULL) {
         s = version_new(k, out, e);
         if (s == STATUS_OK || oldest == NULL) return s;
     }
@@ -211,6 +214,7 @@ void version_free_all(struct key *k)
         free_buffer(v);
         version_forget(v);
     }
+    if (k->buffers > KEY_VERSIONS) account_add(k->core, -(int64_t)((k->buffers - KEY_VERSIONS) * k->shape.size));
     k->buffers = 0;
     k->current = NULL;
 }

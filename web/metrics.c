@@ -79,7 +79,10 @@ void http_count(struct http_counts *c, const struct route *r, unsigned code, uin
     X(gauge,   paramd_staging_bytes,                    CORE,  "daemon.memory.staging", "pushes that wait to be "      \
                                                                                 "applied")                             \
     X(gauge,   paramd_staging_limit_bytes,              CORE,  "daemon.memory.staging_max", "the most that may wait")  \
-    X(gauge,   paramd_cache_bytes,                      CORE,  "daemon.memory.cache", "freed buffers kept for use")    \
+    X(gauge,   paramd_memory_used_bytes,                CORE,  "daemon.memory.used", "what counts against --memory-max") \
+    X(gauge,   paramd_memory_limit_bytes,               CORE,  "daemon.memory.max", "--memory-max; 0: no cap")          \
+    X(gauge,   paramd_cached_bytes,                     CORE,  "daemon.memory.cached", "taken from the system and free; " \
+                                                                                "goes back after a rest")              \
     X(gauge,   paramd_mailbox_bytes,                    CORE,  "daemon.memory.mailboxes", "lent to trainers")         \
     X(counter, paramd_program_steps_compiled_total,     CORE,  "daemon.programs.compiled", "steps of updater texts by "   \
                                                                                 "kernels of their own, on a GPU")      \

@@ -1,5 +1,6 @@
 #include "tests/lib/books.h"
 
+#include "service/account.h"
 #include "service/op.h"
 #include "service/watch.h"
 
@@ -85,13 +86,20 @@ static const char *workers_wrong(const struct store *s)
 
 static const char *core_wrong(const struct core *c)
 {
-    uint64_t staged = 0, reserved = 0, elements = 0;
+    uint64_t staged = 0, reserved = 0, elements = 0, counted = 0, most = c->limits.memory_max;
     size_t at = 0, tasks = 0;
 
     for (const struct store *s; (s = map_next(c->stores, &at)) != NULL;)
         LIST_EACH(const struct round, r, node, &s->rounds)
             if (r->has_reservation) reserved += r->key->shape.size;
     MUST(reserved == c->staging_reserved);
+    for (const struct store *s; (s = map_next(c->stores, &at)) != NULL;) {
+        counted += s->slack;
+        for (size_t i = 0; i < s->slot_count; i++) counted += s->by_slot[i] != NULL ? s->by_slot[i]->counted : 0;
+    }
+    MUST(counted <= c->counted);
+    if (list_empty(&c->leavings)) MUST(c->device->bytes_held - c->cache_bytes + c->key_count * KEY_COST <= account_used(c));
+    MUST(most == 0 || c->device->bytes_held + c->key_count * KEY_COST <= most);
     LIST_EACH(const struct staging, s, node, &c->stagings) {
         staged += s->size;
         MUST(!s->complete && (s->have < s->size || s->size == 0));

@@ -635,14 +635,18 @@ class Updaters(Case):
         self.made("/v1/stores/u/keys/half", {"dtype": "float16", "data": [1, 2]})
         self.assertIn("/multi_precision: 1 ", self.report({"type": "sgd", "multi_precision": False})[0]["warnings"][0])
 
-    def test_a_dry_run_warns_of_state_for_which_memory_max_has_no_room(self):
+    def test_a_swap_to_a_state_for_which_memory_max_has_no_room_is_refused_and_its_dry_run(self):
         with Running("--memory-max", "1m") as d:
             data = npy(np.zeros(60_000, "float32"))  # and its spare: 480 kB
             status, _, said = d.ask("PUT", "/v1/keys/w", data, Content_Type="application/x-npy")
             self.assertEqual(status, 201, said)
-            for document, fits in (({"type": "lion"}, True), ({"type": "rmsprop", "centered": True}, False)):
-                said = d.ask("PUT", "/v1/stores/default/updater?dry_run=true", document, If_Match="*")[2]
-                self.assertEqual([w for w in said["report"]["warnings"] if "--memory-max" in w] == [], fits, said)
+            self.assertEqual(d.ask("PUT", "/v1/stores/default/updater?dry_run=true", {"type": "sgd"}, If_Match="*")[0], 200)
+            for how in ("?dry_run=true", ""):
+                status, _, said = d.ask("PUT", "/v1/stores/default/updater" + how, {"type": "rmsprop", "centered": True},
+                                        If_Match="*")
+                self.assertEqual(said["code"], "limit-reached", said)
+                self.assertIn("the state of 1 key under rmsprop needs 720000 bytes more", said["detail"])
+                self.assertIn("raise --memory-max", said["detail"])
 
     def test_a_swap_names_the_first_version_of_each_key(self):
         self.trained(["a"], {"type": "sgd"})

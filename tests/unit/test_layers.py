@@ -11,7 +11,7 @@ LAYERS = [
     ("wire", "api/limits.h api/wire* api/sp.* api/crc32c.*"),
     ("gpu", "gpu/*"),
     ("core", "service/key.* service/order.* service/state.* service/store.* service/round.* service/worker.* service/updater.* "
-             "service/updater_document.* service/swap.* service/version.* "
+             "service/updater_document.* service/swap.* service/version.* service/account.* "
              "service/state_copy.* service/plane.* "
              "service/staging.* service/watch.* service/share.* service/wait.* service/core.* service/options.*"),
     ("edge", "service/op.* service/op_* service/session.* service/transport.* service/transport_* "
