@@ -25,7 +25,9 @@ void test_skip(const char *why) __attribute__((noreturn));
 /* Whether the tests are to behave as on a machine that lacks `what`, cuda or nvrtc (PARAMD_TEST_BARE="cuda nvrtc"), so that
  * what they do there is tested on every machine. What looks for one of these asks this first. */
 bool test_lacks(const char *what);
-/* Ends the whole binary as failed after so many seconds in one test; the default is 120. */
+/* Ends the whole binary as failed after so many seconds of processor time in one test (the default is 120), or four times as
+ * many on the clock, so that what a busy machine gives to others is not held against a test. The running test is named, and
+ * what passed before it is counted. */
 void test_time_limit(unsigned seconds);
 
 #define TEST(name)                                                                          \
