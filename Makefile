@@ -348,6 +348,8 @@ build/fuzz/%: $(OBJ)/tests/fuzz/%.o $(OBJ)/lib.a $(OBJ)/all.a
 	$(call say,LD) $(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(LIBS) -ldl -o $@
 fuzz-long: deps-test fuzz-bins
 	@FUZZ_SECONDS=3600 tests/run -t 4000 $(patsubst %,build/fuzz/%,$(FUZZERS))
+	@$(MAKE) --no-print-directory BUILD=asan build/asan/paramd build/asan/tests/system/test_hostile_flood
+	@LONG=1 tests/run -t 4000 -j 1 build/asan/tests/system/test_hostile_flood
 
 help:
 	@echo "make            build/paramd build/paramctl build/libparamd.so build/libparamd.a; build/paramd-cuda.so where nvcc is"
@@ -356,7 +358,7 @@ help:
 	@echo "make test       all tests (10 to 20 minutes on 2 cores); make test-long for more"
 	@echo "make test-debian13  both of README's commands in a bare Debian 13 made by debootstrap; takes root"
 	@echo "make bench      push, pull and update in figures on this machine, beside others"
-	@echo "make fuzz-long  each fuzzer for an hour"
+	@echo "make fuzz-long  each fuzzer for an hour, then a million hostile frames at a daemon under the address sanitizer"
 	@echo "make gpu-check-bundle  a tar to unpack on a machine with a GPU, and check.sh in it to run there"
 	@echo "make deps       installs the Debian packages that are missing; the targets above do so themselves"
 	@echo "BUILD=release|debug|asan|tsan  CC=gcc|clang  V=1"
