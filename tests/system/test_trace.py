@@ -613,6 +613,44 @@ class State(unittest.TestCase):
             updater.trace([('c', SHAPE, np.dtype(F32))])
         self.assertEqual(updater.text.split('\n', 1)[1], 'slot m = 0\nm = 0.9 * m + grad\nstored -= 0.1 * m\n')
 
+    def test_a_refusal_that_the_function_swallows_is_not_lost(self):
+        def f(key, grad, w):
+            try:
+                size = float(np.linalg.norm(grad))
+            except Exception:
+                size = 1.0
+            w -= grad / size
+        self.refused(f, 'numpy.norm', 'size = float(np.linalg.norm(grad))')
+        self.refused(f, 'numpy.norm', keys=range(40))
+
+    def test_symbols_are_arrays_to_isinstance(self):
+        def f(key, grad, w):
+            if isinstance(grad, np.ndarray):
+                w -= grad
+            else:
+                w += grad
+        self.assertEqual(text_of(f), 'stored -= grad')
+
+    def test_state_in_lists_by_the_place_of_the_key(self):
+        names, m = ['w', 'b'], [np.zeros(SHAPE, F32) for _ in range(2)]
+
+        def f(key, grad, w):
+            i = names.index(key)
+            m[i] *= 0.9
+            m[i] += grad
+            w -= m[i]
+        updater = Updater(f)
+        updater.trace([(key, SHAPE, np.dtype(F32)) for key in names])
+        self.assertEqual(updater.text.split('\n', 1)[1], 'slot m = 0\nm = m * 0.9 + grad\nstored -= m\n')
+
+    def test_a_refusal_leaves_the_updater_as_it_was(self):
+        updater = Updater(lambda key, grad, w: w.__isub__(grad if key == 'w' else grad.mean()))
+        updater.trace([('w', SHAPE, np.dtype(F32))])
+        for _ in range(2):
+            with self.assertRaises(errors.Unimplemented):
+                updater.trace([('b', SHAPE, np.dtype(F32))])
+        self.assertIn('stored -= grad', updater.text)
+
     def test_100000_keys_are_traced_and_more_refused_with_the_text(self):
         momentum, count = Momentum(), 100_000
         keys = [(key, SHAPE, np.dtype(F32)) for key in range(count + 1)]

@@ -256,7 +256,7 @@ def _function_holders(function):
                  lambda n: scope.pop(n, None))
     yield _Dict(function.__dict__, lambda k: '.' + k)
     yield _attributes(function, ['__defaults__', '__kwdefaults__'])
-    modules = {v for v in (scope.get(n) for n in names) if isinstance(v, types.ModuleType)}
+    modules = {v for n in names for v in (scope.get(n), sys.modules.get(n)) if isinstance(v, types.ModuleType)}
     for module in sorted(modules, key=lambda m: m.__name__):
         if not _is_foreign(module.__name__):
             yield _Names({f'{module.__name__}.{n}': n for n in sorted(names)},
@@ -356,7 +356,7 @@ class World:
             return
         found.content[path] = own if own is not None else self._content(value, path)
         found.value[path], found.holder[path] = value, (holder, label, within)
-        if isinstance(value, (np.ndarray, set)) and id(value) not in seen:
+        if own is None and isinstance(value, (np.ndarray, set)) and id(value) not in seen:
             seen[id(value)] = value
             found.leaves.append(value)
 

@@ -532,9 +532,10 @@ class KVStore:
                                                        In a store of this process: called once a key, in the order of
                                                        keys, before push returns. Both arrays are its own to keep. What
                                                        it raises comes out of push, and the value then stays as it was.
-                                                       In a daemon: traced, once for each key, now and at later inits,
-                                                       into a text in the updater language (see paramd.trace), which
-                                                       must be the same for all keys.
+                                                       In a daemon: traced, for each key, now and at later inits, into a
+                                                       text in the updater language, the same for all keys; what it
+                                                       keeps for each key becomes slots (see paramd.trace). The store
+                                                       has it before this client makes or pushes a key.
         """
         if callable(updater):
             self._set_function(updater)
@@ -849,7 +850,7 @@ class KVStore:
         on: so it is never begun anew behind the back of a worker that has pushed."""
         while True:
             there = self._call('GetUpdater', {})
-            if there['updater'].get('text') == document['text']:
+            if (there['updater'] or {}).get('text') == document['text']:
                 return
             try:
                 self._call('SetUpdater', {'updater': document, 'states': 'reset', 'etag': there['etag']})

@@ -1,18 +1,52 @@
 """Python functions as updaters of a daemon's store.
 
-A daemon runs no Python. kv.set_updater(f) calls an ordinary function f(key, grad, stored) once for each key, with the key
-itself and with symbolic arrays of its shape and dtype, which write down what is done to them. What they wrote is a
-text in the updater language (gpu/updaters.md); that is set, and can be read with kv.get_updater().
+A daemon runs no Python. kv.set_updater(f) calls an ordinary function f(key, grad, stored) for each key, with the key itself
+and with symbolic arrays of its shape and dtype, which write down what is done to them. The result is a text in the
+updater language (gpu/updaters.md); it is set, and can be read with kv.get_updater().
 
-    def f(key, grad, stored):          ->      stored += grad * 2.0
-        stored += grad * 2
+    class Momentum:                                              # traced from Momentum(key, grad, stored)
+        def __init__(self):                                      slot mom = 0
+            self.mom = {}                                        mom = 0.9 * mom + grad
+                                                         ->      stored -= 0.1 * mom
+        def __call__(self, key, grad, stored):
+            self.mom[key] = 0.9 * self.mom.get(key, 0) + grad
+            stored -= 0.1 * self.mom[key]
 
-So Python itself runs at the time of tracing: loops, closures, the key, .shape and print work, and happen once, not at each
-update. Of the elements only arithmetic, comparisons and these can be written down: numpy.where, minimum, maximum, clip,
-abs, sqrt, exp, log, tanh, sign, square, copyto, zeros_like, ones_like, full_like, isnan, isfinite, and & | ~ of
-comparisons, and whole powers, which are multiplied out. All of it is computed in the dtype of the key; a comparison in
-arithmetic is 1 or 0. Anything else is
-Unimplemented with the name of the operation and the line of the function.
+Python itself runs at the time of tracing: loops, closures, branches on the key, .shape and print happen then, not at each
+update. Prints show once for each key. The function and all that it reaches is afterwards as it was found.
+
+Elements
+    Arithmetic, comparisons, numpy.where, minimum, maximum, clip, abs, sqrt, exp, log, tanh, sign, square, copyto, zeros_like,
+    ones_like, full_like, isnan, isfinite, & | ~ of comparisons, and whole powers, which are multiplied out. All of it
+    is computed in the dtype of the key, where numpy may compute in float64; a comparison in arithmetic is 1 or 0.
+    What looks at elements (if, float, indices, sums) is refused.
+
+What a function keeps
+    It is called three times for each key, with other symbols each time. What the calls leave in attributes, closures, globals,
+    default arguments, containers and objects is compared:
+
+    arrays          for each key, such as self.m[key]: a slot. It begins as 0 or as `stored`; another first update, such as
+                    `if key not in self.m`, becomes where(step == 1, ...).
+    counts          for each key, such as self.t[key] += 1: `step`, plus what it was before. math.sqrt and the like
+                    and numpy take them. A branch may tell the first update from later ones; a branch that tells later ones
+                    apart (if t > 100, min, max) is refused: numpy.where, minimum and maximum choose.
+    what is made    once, at the first update, and then stays (a dict, a flag): constant.
+    anything else   that changes is refused, with its name and line: other numbers, lists that grow, random numbers, clocks,
+                    generators, state that begins later than the first update or that several keys share. A daemon updates each
+                    key by itself, so self.t += 1 counts updates of a key only while the store has one key; a
+                    second key is then refused.
+
+    Slots and `step` begin when the text is set; where the store has the same text already, from another worker or an
+    earlier start, they go on.
+
+All keys of a store must write the same text. At most KEYS_MAX keys are traced; for more, or to set it elsewhere, trace()
+answers the text.
+
+When the store gets it
+    At once if it has keys, whoever made them. Else before this client's first init makes some, or before its next push
+    or barrier once another client has.
+
+A refusal is Unimplemented (FailedPrecondition for what another text or dtype would cure), and changes nothing.
 """
 
 import contextlib
@@ -54,8 +88,11 @@ def _place():
 
 
 def _refuse(what, cure=''):
-    raise errors.Unimplemented(f'an updater function of a daemon is traced, and {what} cannot be written down'
-                               f'{"; " + cure if cure else ""} ({_place()})', reason='unimplemented')
+    error = errors.Unimplemented(f'an updater function of a daemon is traced, and {what} cannot be written down'
+                                 f'{"; " + cure if cure else ""} ({_place()})', reason='unimplemented')
+    if _tracing.now is not None:
+        _tracing.now.raised = error
+    raise error
 
 
 # ---- expressions ----------------------------------------------------------------------------------------------------
@@ -294,6 +331,7 @@ class SymbolicArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     # -- what is known
 
+    __class__ = property(lambda self: np.ndarray)       # isinstance() must answer what it answers for real arrays
     ndim = property(lambda self: len(self.shape))
     size = property(lambda self: math.prod(self.shape))
     itemsize = property(lambda self: self.dtype.itemsize)
@@ -475,7 +513,8 @@ def _apply(ufunc, method, inputs, out, options):
     if len(inputs) == 1 and method == '__call__' and out is None and not options and _tracing.now is not None:
         made = _tracing.now.made.get((ufunc, _mark_of(inputs[0])))
         if made is not None:
-            return made if type(made) is SymbolicNumber else SymbolicArray(made._node, inputs[0].shape, made._key_dtype)
+            return made if type(made) is SymbolicNumber else SymbolicArray(made._node, inputs[0].shape,
+                                                                                  inputs[0]._key_dtype)
     name = ufunc.__name__
     if method != '__call__':
         _refuse(f'numpy.{name}.{method}', 'a value of one element may not depend on others')
@@ -799,7 +838,7 @@ class _Run:
     def __init__(self, function):
         self.function, self.shape, self.dtype = function, None, None
         self.world = _world.World(function, _frozen, self._refuse_place)
-        self.heard = False
+        self.heard, self.raised = False, None       # raised: the last refusal within the function
         self.made = {}                              # results of operations, by the ufunc and the marks of operands
 
     def _refuse_place(self, what, path):
@@ -813,7 +852,13 @@ class _Run:
         return SymbolicArray(_Node.of('name', name), self.shape, self.dtype)
 
     def promote(self, array):
-        raise _Promote(array)
+        self.raised = _Promote(array)
+        raise self.raised
+
+    def check_raised(self):
+        """A function that goes on after a refusal (try, except) would do something else with elements."""
+        if self.raised is not None:
+            raise self.raised
 
     def set_key(self, shape, dtype):
         self.shape, self.dtype = tuple(shape), dtype
@@ -834,12 +879,14 @@ class _Run:
             _tracing.now = self
             if watched:
                 sys.setprofile(_watch_calls)
+            self.raised = None
             try:
                 self.function(key, grad, stored)
             finally:
                 _tracing.now = before
                 if watched:
                     sys.setprofile(None)
+        self.check_raised()
         self.heard |= out.heard and shows
         return stored._node
 
@@ -849,6 +896,8 @@ class _Run:
 
     def node(self, value, path):
         """What a slot holds as a node; refuses what is not the same in all elements."""
+        if type(value) is SymbolicArray:
+            return value._node
         if isinstance(value, np.ndarray) and value.shape != self.shape:
             _refuse(f'{_world.path_text(path)} of the shape {value.shape}', f'the key has {self.shape}')
         if isinstance(value, np.ndarray) and value.size == 0:
@@ -856,7 +905,7 @@ class _Run:
         return _node_of(value)
 
     def is_slot(self, value):
-        return isinstance(value, SymbolicArray) or (isinstance(value, np.ndarray) and value.shape == self.shape
+        return type(value) is SymbolicArray or (isinstance(value, np.ndarray) and value.shape == self.shape
                                                     and value.dtype.kind == 'f')
 
 
@@ -897,7 +946,7 @@ class _OneKey:
 
     def _candidates(self, array):
         look = self.world.look()
-        return {p for p, v in look.value.items() if isinstance(v, np.ndarray) and self.run.is_slot(v)
+        return {p for p, v in look.value.items() if type(v) is not SymbolicArray and self.run.is_slot(v)
                 and (v is array if array is not None else v.size == 0 or bool((v == v.flat[0]).all()))}
 
     def _rounds(self, promoted):
@@ -1091,13 +1140,21 @@ _NAME_MAX = 28
 
 
 def _slot_names(paths, key):
+    """Names of slots after the attributes and variables that hold them; what tells members of one apart only if it must."""
+    def labels_of(path):
+        labels = [x for x in path if x not in ('self', '', '.__class__')]
+        if _world.Item(key) in labels:
+            labels.remove(_world.Item(key))
+        return labels
+
+    def text(labels):
+        return '_'.join(str(x.key) if isinstance(x, _world.Item) else x for x in labels)
+    found = [labels_of(p) for p in paths]
+    short = [text([x for x in labels if not isinstance(x, _world.Item)]) for labels in found]
     names = []
-    for path in paths:
-        labels = [x for x in path if not (isinstance(x, str) and x in ('self', ''))]
-        at = next((i for i, x in enumerate(labels) if _world.Item(key) == x), None)
-        labels = labels[:at] + labels[at + 1:] if at is not None else labels
-        text = '_'.join(str(x.key) if isinstance(x, _world.Item) else x for x in labels)
-        name = re.sub('[^A-Za-z0-9]+', '_', text).strip('_')[:_NAME_MAX].rstrip('_') or 'state'
+    for labels, name in zip(found, short):
+        name = text(labels) if short.count(name) > 1 else name
+        name = re.sub('[^A-Za-z0-9]+', '_', name).strip('_')[:_NAME_MAX].rstrip('_') or 'state'
         if not name[0].isalpha() or re.fullmatch(r't\d+', name) or name in _WORDS:
             name = f'slot_{name}'
         plain, n = name, 2
@@ -1311,7 +1368,7 @@ class _Together:
         random_before = _world.random_state()
         muted = _Muted(out, False), _Muted(err, False)
         with contextlib.redirect_stdout(muted[0]), contextlib.redirect_stderr(muted[1]):
-            _tracing.now = run
+            _tracing.now, run.raised = run, None
             try:
                 for key, shape, dtype in self.keys:
                     for m in muted:
@@ -1322,6 +1379,7 @@ class _Together:
                     results.append(self._short(stored._node, number))
             finally:
                 _tracing.now = before
+        run.check_raised()
         run.heard |= muted[0].heard and bool(shown)
         if _world.random_state() != random_before:
             _refuse_at('a random number, which is another each time,', 'the daemon computes the same formula at each '
@@ -1391,9 +1449,12 @@ class Updater:
     def trace(self, keys):
         """Traces it for each (key, shape, dtype) that is new. FailedPrecondition if two keys get different texts; then,
         and when it is refused, the updater is as it was before."""
-        new = list(dict.fromkeys(k for k in keys if k not in self._traced))
-        if not new:
-            return
+        with _lock:
+            new = list(dict.fromkeys(k for k in keys if k not in self._traced))
+            if new:
+                self._take(new)
+
+    def _take(self, new):
         if len(self._traced) + len(new) > KEYS_MAX:
             self._refuse_many(len(self._traced) + len(new), new[0])
         kept = self.text, dict(self._alone), dict(self._owner)
