@@ -424,6 +424,63 @@ def unseen():
     return f
 
 
+def both_zero():
+    a, b = {}, {}
+
+    def f(key, grad, w):
+        before = b.get(key, 0)
+        b[key], a[key] = a.get(key, 0), grad
+        w -= 0.1 * before + 0.01 * grad
+    return f
+
+
+def of_names():
+    Pair = collections.namedtuple('Pair', 'm n')
+    kept = {}
+
+    def f(key, grad, w):
+        old = kept.get(key, Pair(0, 0))
+        kept[key] = old._replace(m=.9 * old.m + grad, n=old.n + 1)
+        w -= 0.1 * kept[key].m / kept[key].n
+    return f
+
+
+def last_three():
+    kept = {}
+
+    def f(key, grad, w):
+        last = kept.setdefault(key, collections.deque([0, 0, 0], maxlen=3))
+        last.append(grad)
+        w -= 0.1 * (last[0] + last[1] * 0.5 + last[2] * 0.25)
+    return f
+
+
+def begun():
+    kept, t = {key: np.full(SHAPE, 0.5, F32) for key in ('w', 'b')}, {'w': -5, 'b': 2}
+
+    def f(key, grad, w):
+        t[key] += 1
+        kept[key] *= 0.9
+        kept[key] += grad
+        w -= 0.1 * kept[key]
+    return f
+
+
+def keeps_what_it_is_given():
+    kept = {}
+
+    def f(key, grad, w):
+        if key in kept:
+            w += 0.5 * (w - kept[key])
+        grad *= 2
+        w -= 0.1 * grad
+        kept[key] = w
+    return f
+
+
+KEEPING += [both_zero, of_names, last_three, begun, keeps_what_it_is_given]
+
+
 class State(unittest.TestCase):
     """What functions keep becomes slots and step, or is refused."""
 
@@ -889,6 +946,33 @@ class OnADaemon(unittest.TestCase):
         kv.push(3, ones())
         self.assertTrue((kv.pull(3) == 6).all())
         self.assertTrue((other.pull(3) == 6).all())
+
+    def test_the_updater_that_is_read_is_the_one_that_was_set(self):
+        other, kv = self.open('dist_async', 'trace-read'), self.open('dist_async', 'trace-read')
+        kv.set_updater(tutorial)
+        other.init(3, ones(4))
+        self.assertIn('grad * 2.0', kv.get_updater()['text'])
+
+    def test_a_barrier_gives_the_function_to_keys_that_another_client_made(self):
+        results = []
+
+        def work(rank):
+            with paramd.kv.create('dist_sync', url=self.daemon.url, store='trace-barrier', num_workers=2) as kv:
+                if kv.rank == 1:
+                    kv.set_updater(tutorial)
+                kv.barrier('set')
+                if kv.rank == 0:
+                    kv.init(3, ones(4))
+                kv.barrier('made')
+                kv.barrier('given')
+                kv.push(3, ones())
+                results.append(kv.pull(3))
+        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertTrue(len(results) == 2 and all((r == 8).all() for r in results), results)
 
     def test_no_push_of_another_worker_overtakes_the_function(self):
         for turn in range(OVERTAKING):

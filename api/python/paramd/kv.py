@@ -503,6 +503,7 @@ class KVStore:
                                  '__cuda_array_interface__, such as torch tensors on cuda')
         packed, gradients = _arrays.pack_keys(keys), _arrays.Tensors(arrays)
         to = _arrays.Tensors([o.array for o in outputs])
+        self._apply_traced()
         if keys:
             self._wait_for(self._lib.paramd_plane_push, len(keys), packed, gradients.packed,
                            to.packed if outputs else None, keep=(gradients, to))
@@ -554,6 +555,7 @@ class KVStore:
         """The present updater: its document, or the function that was set in a store of this process."""
         if self._function is not None:
             return self._function.function
+        self._apply_traced()
         return self._call('GetUpdater', {})['updater']
 
     # -- states
@@ -632,6 +634,7 @@ class KVStore:
     # -- below: what the methods are made of
 
     def _optimizer(self):
+        self._apply_traced()
         document = self._call('GetUpdater', {})['updater']
         if document is None or document['type'] == 'assign':
             raise errors.FailedPrecondition('there is no optimizer whose states could be saved or loaded: '

@@ -828,6 +828,11 @@ def _frozen(value):
     return None
 
 
+def _identity(value, path):
+    """What two places share when a change of the one is a change of the other."""
+    return path if _is_number(value) else id(value)
+
+
 def _is_number(value):
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, (bool, np.bool_))
 
@@ -1002,10 +1007,9 @@ class _OneKey:
         symbols, values = {}, {}
         for path, index in done.slots.items():
             value = look.value[path]
-            values[path] = symbols.setdefault(id(value), self.run.state(value, number, index))
+            values[path] = symbols.setdefault(_identity(value, path), self.run.state(value, number, index))
         values.update((p, SymbolicNumber.of_step(offset - 1)) for p, offset in done.counters.items())
         self.world.put(look, values)
-        self._shared = symbols
         return self._call(number), self.world.look()
 
     def _take_scalars(self, changed, before, one, two, done):
@@ -1043,8 +1047,8 @@ class _OneKey:
                 continue
             self._refuse_cell(path, 'changes with later updates in another way than a slot or a count of the updates',
                               'an array for each key is kept as a slot and a number that counts its updates as step')
-        groups = [{p: id(look.value[p]) for p in done.slots} for look in (was, now)]
-        if self._number == 2 and [self._partition(groups[1], done)] != [self._partition(groups[0], done)]:
+        groups = [{p: _identity(look.value[p], p) for p in done.slots} for look in (was, now)]
+        if self._partition(groups[1], done) != self._partition(groups[0], done):
             _refuse('one array under two names that are different arrays in a later update', 'keep copies: x.copy()')
         return [self.run.node(now.value[p], p) for p in done.slots]
 
@@ -1401,11 +1405,12 @@ class _Together:
             symbols, values = {}, {}
             for index, path in enumerate(places.slots):
                 value = look.value[path]
-                if owner.setdefault(id(value), key) != key:
-                    _refuse_shared(path, owner[id(value)], key)
-                if id(value) not in symbols:
-                    symbols[id(value)] = self.run.state(value, number, index)
-                values[path] = symbols[id(value)]
+                same = _identity(value, path)
+                if owner.setdefault(same, key) != key:
+                    _refuse_shared(path, owner[same], key)
+                if same not in symbols:
+                    symbols[same] = self.run.state(value, number, index)
+                values[path] = symbols[same]
             values.update((p, SymbolicNumber.of_step(offset - 1)) for p, offset in places.counters.items())
             self._own.update(values)
             return values
