@@ -1,13 +1,14 @@
-"""What a function can reach and change: its closure, attributes, default arguments, the globals that its code names, what
-these contain, and the state of the random generators.
+"""What a function can reach and change: its closure, attributes, default arguments, the globals
+that its code names, what these contain, and the state of the random generators.
 
-World(function) looks at all of it, saves and restores it, and puts other values into single places. A place is a path of
-labels from the function on, such as ('self', '.mom', Item('w')); path_text() writes it as people do: self.mom['w'].
+World(function) looks at all of it, saves and restores it, and puts other values into single places.
+A place is a path of labels from the function on, such as ('self', '.mom', Item('w')); path_text()
+writes it as people do: self.mom['w'].
 
-A container has a place of its own, its path and '#', with its type and length; so growing is seen. An object is
-looked at once, at the first path that leads to it. What belongs to the standard library, numpy, paramd or
-an installed package (functions, classes, modules) counts as constant; generators, whose state cannot be seen, are
-refused by `refuse`.
+A container has a place of its own, its path and '#', with its type and length; so growing is seen.
+An object is looked at once, at the first path that leads to it. What belongs to the standard
+library, numpy, paramd or an installed package (functions, classes, modules) counts as constant;
+generators, whose state cannot be seen, are refused by `refuse`.
 """
 
 import collections
@@ -89,7 +90,7 @@ def _names_of(code, found=None):
     return found
 
 
-# ---- holders: things with parts ---------------------------------------------------------------------------------------
+# ---- holders: things with parts ------------------------------------------------------------------
 #
 # A part is (label, value). save() answers what restore() puts back; put() changes one part.
 
@@ -139,7 +140,8 @@ class _List:
 
 
 class _Names:
-    """Some attributes or variables of a thing: get(name), set(name, value) and delete(name) reach them."""
+    """Some attributes or variables of a thing: get(name), set(name, value) and delete(name) reach
+    them."""
 
     def __init__(self, names, get, set_, delete):
         self.names, self.get, self.set, self.delete = names, get, set_, delete
@@ -309,15 +311,16 @@ def _holders(value):
 
 
 class Look:
-    """What was found: content[path] compares, value[path] is the thing itself, holder[path] the one to put another with."""
+    """What was found: content[path] compares, value[path] is the thing itself, holder[path] the one
+    to put another with."""
 
     def __init__(self):
         self.content, self.value, self.holder, self.all, self.leaves = {}, {}, {}, [], []
 
 
 class World:
-    """What a function reaches. frozen(value) answers what compares a value that only the caller knows, else None;
-    refuse(what, path) raises."""
+    """What a function reaches. frozen(value) answers what compares a value that only the caller
+    knows, else None; refuse(what, path) raises."""
 
     def __init__(self, function, frozen, refuse):
         self._function, self._frozen, self._refuse = function, frozen, refuse
@@ -379,8 +382,8 @@ class World:
     # -- saving
 
     def save(self, look=None):
-        """What restore() brings back. Things with a state of their own are copied in their place, for what changes then
-        is the copy."""
+        """What restore() brings back. Things with a state of their own are copied in their place,
+        for what changes then is the copy."""
         look = look or self.look()
         saved = [(h, h.save()) for h in look.all]
         for path, value in look.value.items():
