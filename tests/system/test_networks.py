@@ -67,6 +67,45 @@ class Symbols(unittest.TestCase):
         self.assertEqual(file['arg_nodes'], [0, 1, 3, 4, 9])
         self.assertEqual(file['nodes'][2]['attrs'], {'input_dim': '1000', 'output_dim': '64'})
 
+    def test_shapes_with_zeros_are_written_and_completed(self):
+        """A network as gluon exports it: parameters say shapes in which zero is what gluon had not seen."""
+        def param(name, shape):
+            return sym.var(name, shape=shape, dtype='float32', lr_mult=1.0, wd_mult=1.0, init='zeros')
+
+        net, counted, width = sym.var('data'), 0, 3
+        for i, filters in enumerate((16, 32, 64)):
+            net = sym.Convolution(net, weight=param(f'net0_conv{i}_weight', (filters, 0, 3, 3)), kernel=(3, 3), pad=(1, 1),
+                                  num_filter=filters, no_bias=True, name=f'net0_conv{i}_fwd')
+            counted += filters * width * 9 + 4 * filters
+            net = sym.BatchNorm(net, name=f'net0_batchnorm{i}_fwd', fix_gamma=False, **{
+                slot: param(f'net0_batchnorm{i}_{slot}', (0,)) for slot in ('gamma', 'beta', 'moving_mean', 'moving_var')})
+            net, width = sym.Activation(net, act_type='relu'), filters
+        net = sym.Pooling(net, global_pool=True, kernel=(1, 1), pool_type='avg')
+        net = sym.FullyConnected(net, weight=param('net0_dense0_weight', (10, 0)), bias=param('net0_dense0_bias', (10,)),
+                                 num_hidden=10, name='net0_dense0_fwd')
+        counted += 64 * 10 + 10
+        self.assertIn('"__shape__": "(16, 0, 3, 3)"', net.tojson())
+        self.assertEqual(sym.fromjson(net.tojson()).tojson(), net.tojson())
+        total = json.loads(viz.draw(net, 'summary-json', shape={'data': (1, 3, 32, 32)}))['total']
+        self.assertEqual((total['parameters'], total['unknown']), (counted, 0))
+        total = json.loads(viz.draw(net, 'summary-json'))['total']
+        self.assertEqual((total['parameters'], total['known'], total['unknown']), (None, counted - 16 * 3 * 9, 1))
+        self.assertIn("Give the shape of 'data'.", viz.draw(net, 'summary').decode())
+
+        text = io.StringIO()
+        viz.print_summary(net, shape={'data': (1, 3, 32, 32)}, view='mxnet', file=text)
+        self.assertIn(f'Total params: {counted - 2 * (16 + 32 + 64)}\n', text.getvalue())     # without the statistics
+
+    def test_the_first_state_of_a_cell_gets_its_batch(self):
+        state = sym.op('_zeros', shape=(0, 100), name='begin_state_0')
+        i2h = sym.FullyConnected(sym.var('data'), num_hidden=100, name='i2h')
+        h2h = sym.FullyConnected(state, num_hidden=100, name='h2h')
+        net = sym.Activation(i2h + h2h, act_type='tanh', name='cell')
+        layers = {layer['name']: layer for layer in json.loads(viz.draw(net, 'summary-json', shape={'data': (32, 50)}))['layers']}
+        self.assertEqual(layers['begin_state_0']['shape'], '32x100')
+        self.assertEqual(layers['h2h']['parameters'], 100 * 100 + 100)
+        self.assertEqual(layers['i2h']['parameters'], 50 * 100 + 100)
+
     def test_layers_have_the_inputs_of_mxnet(self):
         x = sym.Convolution(sym.var('data'), kernel=(3, 3), num_filter=8, name='c')
         x = sym.BatchNorm(x, name='b')
