@@ -96,7 +96,7 @@ enum { ROUTE_OPEN = 1 };             /* needs no token: nothing in it is secret 
              network_delete, "forgets it")                                                                         \
     X(ADMIN, GET,    "/v1/networks/{name}/graph",                      NONE,  0,          "format view direction color store shape expand style", \
              network_graph, "the drawing: svg, png, pdf, dot, json, text")                                         \
-    X(ADMIN, GET,    "/v1/networks/{name}/summary",                    NONE,  0,          "format store shape",    \
+    X(ADMIN, GET,    "/v1/networks/{name}/summary",                    NONE,  0,          "format store shape view", \
              network_summary, "a table of layers and parameters")                                                  \
     X(ADMIN, GET,    "/v1/networks/{name}/text",                       NONE,  0,          "store shape",           \
              network_text, "the network in numbered sentences")                                                    \

@@ -302,6 +302,7 @@ class Command(unittest.TestCase):
     def test_summary_counts(self):
         self.assertIn('Total params: 96,000', self.run_it('summary', 'net.json', '--shape', 'user=8;item=8'))
         self.assertEqual(json.loads(self.run_it('summary', 'net.json', '--json'))['total']['parameters'], 96000)
+        self.assertIn('Total params: 96000\n', self.run_it('summary', 'net.json', '--view', 'mxnet'))
 
     def test_what_is_wrong_is_told(self):
         self.assertIn('No such file', self.run_it('viz', 'nothing.json', code=2))
@@ -371,6 +372,7 @@ class Daemon(unittest.TestCase):
         self.assertIn('4. `sum_ reducción`'.encode(), self.ask('GET', at + '/text')[2])
         self.assertIn(b'96,000', self.ask('GET', at + '/summary')[2])
         self.assertEqual(self.ask('GET', at + '/summary?format=json')[2]['total']['bytes'], 384000)
+        self.assertIn(b'Total params: 96000\n', self.ask('GET', at + '/summary?view=mxnet')[2])
         self.assertNotIn(b'<style', self.ask('GET', at + '/graph?style=none')[2])
         if shutil.which('rsvg-convert'):
             self.assertEqual(self.ask('GET', at + '/graph?format=png')[2][:4], b'\x89PNG')
