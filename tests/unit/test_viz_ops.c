@@ -1,5 +1,5 @@
-/* Shapes of operators that move, cut, repeat or make elements: each row is worked out by hand from the definition of
- * MXNet's operator. And which outputs of an operator a user is shown. */
+/* Shapes of operators that move, cut, repeat or make elements: each row is worked out by hand from
+ * the definition of MXNet's operator. And which outputs of an operator a user is shown. */
 #include "tests/lib/nets.h"
 #include "tests/lib/test.h"
 #include "web/viz/ops.h"
@@ -11,8 +11,8 @@
 #include <string.h>
 
 struct row {
-    const char *op, *attrs;          /* attributes with ' for " */
-    const char *inputs[4];           /* "?" for an unknown one */
+    const char *op, *attrs; /* attributes with ' for " */
+    const char *inputs[4];  /* "?" for an unknown one */
     const char *output;
 };
 
@@ -31,7 +31,8 @@ static void check_row(const struct row *r)
         snprintf(name, sizeof name, "in%u", count++);
         net_var(&n, name);
     }
-    net_op(&n, r->op, "op", attrs, count > 0 ? 0 : -1, count > 1 ? 1 : -1, count > 2 ? 2 : -1, count > 3 ? 3 : -1, -1);
+    net_op(&n, r->op, "op", attrs, count > 0 ? 0 : -1, count > 1 ? 1 : -1, count > 2 ? 2 : -1,
+           count > 3 ? 3 : -1, -1);
     CHECK_OK(viz_read(&g, net_end(&n, count), &e), &e);
     viz_roles(&g);
     for (unsigned i = 0; i < count; i++) {
@@ -53,8 +54,14 @@ TEST(shapes_of_operators_follow_from_their_definitions)
 {
     static const struct row rows[] = {
         /* Copies: sizes before and behind, per axis. */
-        {"Pad", "'mode': 'constant', 'pad_width': '(0, 0, 0, 0, 1, 2, 3, 4)'", {"N,3,8,8"}, "Nx3x11x15"},
-        {"Pad", "'mode': 'edge', 'pad_width': '(0, 0, 0, 0, 1, 1, 2, 2, 3, 3)'", {"2,3,4,5,6"}, "2x3x6x9x12"},
+        {"Pad",
+         "'mode': 'constant', 'pad_width': '(0, 0, 0, 0, 1, 2, 3, 4)'",
+         {"N,3,8,8"},
+         "Nx3x11x15"},
+        {"Pad",
+         "'mode': 'edge', 'pad_width': '(0, 0, 0, 0, 1, 1, 2, 2, 3, 3)'",
+         {"2,3,4,5,6"},
+         "2x3x6x9x12"},
         {"Pad", "'mode': 'edge', 'pad_width': '(1, 1)'", {"2,3,4,5"}, "?"},
         {"repeat", "'repeats': '3'", {"2,4"}, "24"},
         {"repeat", "'axis': 'None', 'repeats': '3'", {"2,4"}, "24"},
@@ -101,71 +108,149 @@ TEST(shapes_of_operators_follow_from_their_definitions)
         {"SequenceMask", "'use_sequence_length': 'True'", {"7,2,5", "?"}, "7x2x5"},
         {"SequenceReverse", "", {"7,2,5"}, "7x2x5"},
         /* All elements, in another order or with another value. */
-        {"sort", "", {"2,9"}, "2x9"}, {"sort", "'axis': 'None'", {"2,9"}, "18"},
-        {"argsort", "'axis': '0', 'is_ascend': 'False'", {"2,9"}, "2x9"}, {"argsort", "'axis': 'None'", {"2,9"}, "18"},
-        {"cumsum", "'axis': '1'", {"2,9"}, "2x9"}, {"cumsum", "", {"2,9"}, "18"}, {"_np_cumsum", "'axis': 'None'", {"2,9"}, "18"},
-        {"flip", "'axis': '(1,)'", {"2,9"}, "2x9"}, {"reverse", "'axis': '0'", {"2,9"}, "2x9"},
-        {"gamma", "", {"2,9"}, "2x9"}, {"gammaln", "", {"2,9"}, "2x9"}, {"ones_like", "", {"2,9"}, "2x9"},
-        {"zeros_like", "", {"2,9"}, "2x9"}, {"logical_not", "", {"2,9"}, "2x9"}, {"_shuffle", "", {"2,9"}, "2x9"},
-        {"_contrib_div_sqrt_dim", "", {"2,9"}, "2x9"}, {"amp_cast", "'dtype': 'float16'", {"2,9"}, "2x9"},
+        {"sort", "", {"2,9"}, "2x9"},
+        {"sort", "'axis': 'None'", {"2,9"}, "18"},
+        {"argsort", "'axis': '0', 'is_ascend': 'False'", {"2,9"}, "2x9"},
+        {"argsort", "'axis': 'None'", {"2,9"}, "18"},
+        {"cumsum", "'axis': '1'", {"2,9"}, "2x9"},
+        {"cumsum", "", {"2,9"}, "18"},
+        {"_np_cumsum", "'axis': 'None'", {"2,9"}, "18"},
+        {"flip", "'axis': '(1,)'", {"2,9"}, "2x9"},
+        {"reverse", "'axis': '0'", {"2,9"}, "2x9"},
+        {"gamma", "", {"2,9"}, "2x9"},
+        {"gammaln", "", {"2,9"}, "2x9"},
+        {"ones_like", "", {"2,9"}, "2x9"},
+        {"zeros_like", "", {"2,9"}, "2x9"},
+        {"logical_not", "", {"2,9"}, "2x9"},
+        {"_shuffle", "", {"2,9"}, "2x9"},
+        {"_contrib_div_sqrt_dim", "", {"2,9"}, "2x9"},
+        {"amp_cast", "'dtype': 'float16'", {"2,9"}, "2x9"},
         {"amp_multicast", "'num_outputs': '1'", {"2,9"}, "2x9"},
-        {"where", "", {"2,9", "2,9", "?"}, "2x9"}, {"where", "", {"2", "?", "2,9"}, "2x9"},
-        {"_npi_where", "", {"2,1", "9", "1"}, "2x9"}, {"_npi_add", "", {"2,1", "9"}, "2x9"},
-        {"_equal_scalar", "'scalar': '1'", {"2,9"}, "2x9"}, {"broadcast_lesser_equal", "", {"2,1", "1,9"}, "2x9"},
+        {"where", "", {"2,9", "2,9", "?"}, "2x9"},
+        {"where", "", {"2", "?", "2,9"}, "2x9"},
+        {"_npi_where", "", {"2,1", "9", "1"}, "2x9"},
+        {"_npi_add", "", {"2,1", "9"}, "2x9"},
+        {"_equal_scalar", "'scalar': '1'", {"2,9"}, "2x9"},
+        {"broadcast_lesser_equal", "", {"2,1", "1,9"}, "2x9"},
         /* Space. */
-        {"depth_to_space", "'block_size': '2'", {"1,12,3,5"}, "1x3x6x10"}, {"space_to_depth", "'block_size': '2'", {"1,3,6,10"}, "1x12x3x5"},
-        {"space_to_depth", "'block_size': '2'", {"1,3,7,10"}, "1x12x?x5"}, {"depth_to_space", "'block_size': '2'", {"1,6,3,5"}, "1x?x6x10"},
-        {"_contrib_AdaptiveAvgPooling2D", "", {"N,7,9,9"}, "Nx7x1x1"}, {"_contrib_AdaptiveAvgPooling2D", "'output_size': '3'", {"N,7,9,9"}, "Nx7x3x3"},
+        {"depth_to_space", "'block_size': '2'", {"1,12,3,5"}, "1x3x6x10"},
+        {"space_to_depth", "'block_size': '2'", {"1,3,6,10"}, "1x12x3x5"},
+        {"space_to_depth", "'block_size': '2'", {"1,3,7,10"}, "1x12x?x5"},
+        {"depth_to_space", "'block_size': '2'", {"1,6,3,5"}, "1x?x6x10"},
+        {"_contrib_AdaptiveAvgPooling2D", "", {"N,7,9,9"}, "Nx7x1x1"},
+        {"_contrib_AdaptiveAvgPooling2D", "'output_size': '3'", {"N,7,9,9"}, "Nx7x3x3"},
         {"_contrib_AdaptiveAvgPooling2D", "'output_size': '(3, 5)'", {"N,7,9,9"}, "Nx7x3x5"},
         {"_contrib_BilinearResize2D", "'height': '20', 'width': '30'", {"1,3,8,9"}, "1x3x20x30"},
-        {"_contrib_BilinearResize2D", "'scale_height': '2.0', 'scale_width': '1.5'", {"1,3,8,9"}, "1x3x16x13"},
+        {"_contrib_BilinearResize2D",
+         "'scale_height': '2.0', 'scale_width': '1.5'",
+         {"1,3,8,9"},
+         "1x3x16x13"},
         {"_contrib_BilinearResize2D", "'mode': 'like'", {"1,3,8,9", "1,5,6,7"}, "1x3x6x7"},
         {"_contrib_BilinearResize2D", "'mode': 'to_even_up'", {"1,3,8,9"}, "1x3x8x10"},
-        {"im2col", "'kernel': '(3, 3)'", {"2,4,6,7"}, "2x36x20"}, {"im2col", "'kernel': '(2, 2)', 'pad': '(1, 1)', 'stride': '(2, 2)'", {"2,4,6,6"}, "2x16x16"},
-        {"Correlation", "'kernel_size': '1', 'max_displacement': '4', 'pad_size': '4', 'stride1': '1', 'stride2': '1'", {"1,256,48,64", "?"}, "1x81x48x64"},
-        {"Correlation", "'kernel_size': '3', 'max_displacement': '4', 'pad_size': '2', 'stride1': '2', 'stride2': '2'", {"1,8,20,21", "1,8,20,21"}, "1x25x7x8"},
+        {"im2col", "'kernel': '(3, 3)'", {"2,4,6,7"}, "2x36x20"},
+        {"im2col",
+         "'kernel': '(2, 2)', 'pad': '(1, 1)', 'stride': '(2, 2)'",
+         {"2,4,6,6"},
+         "2x16x16"},
+        {"Correlation",
+         "'kernel_size': '1', 'max_displacement': '4', 'pad_size': '4', 'stride1': '1', 'stride2': "
+         "'1'",
+         {"1,256,48,64", "?"},
+         "1x81x48x64"},
+        {"Correlation",
+         "'kernel_size': '3', 'max_displacement': '4', 'pad_size': '2', 'stride1': '2', 'stride2': "
+         "'2'",
+         {"1,8,20,21", "1,8,20,21"},
+         "1x25x7x8"},
         /* What is said about arrays, and what is made. */
-        {"shape_array", "", {"2,3,4"}, "3"}, {"size_array", "", {"2,3,4"}, "1"}, {"shape_array", "", {"?"}, "?"},
-        {"moments", "'axes': '(0, 2)'", {"3,4,5"}, "4"}, {"moments", "'axes': '(0, 2)', 'keepdims': 'True'", {"3,4,5"}, "1x4x1"},
-        {"_random_uniform", "'shape': '(3, 4)'", {NULL}, "3x4"}, {"_random_normal", "'shape': '(0, 4)'", {NULL}, "?x4"},
-        {"_random_randint", "'high': '9', 'low': '0', 'shape': '5'", {NULL}, "5"}, {"_random_normal_like", "", {"3,4"}, "3x4"},
-        {"_sample_uniform", "'shape': '(5,)'", {"3,4", "3,4"}, "3x4x5"}, {"_sample_multinomial", "", {"3,4"}, "3"},
-        {"_sample_multinomial", "'shape': '(7,)'", {"3,4"}, "3x7"}, {"_sample_multinomial", "", {"4"}, "1"},
-        {"_arange", "'start': '0', 'stop': '10'", {NULL}, "10"}, {"_arange", "'start': '2', 'step': '3.0', 'stop': '10'", {NULL}, "3"},
-        {"_arange", "'start': '5', 'step': '1.0', 'stop': 'None'", {NULL}, "5"}, {"_arange", "'start': '0', 'step': '0.5', 'stop': '1.25', 'repeat': '2'", {NULL}, "6"},
-        {"_arange", "'start': '0', 'infer_range': 'True', 'stop': 'None'", {NULL}, "?"}, {"_contrib_arange_like", "'axis': '1'", {"3,4"}, "4"},
-        {"_linspace", "'num': '9', 'start': '0', 'stop': '1'", {NULL}, "9"}, {"_eye", "'M': '0', 'N': '4'", {NULL}, "4x4"},
-        {"_eye", "'M': '6', 'N': '4'", {NULL}, "4x6"}, {"_zeros", "'shape': '(0, 5)'", {NULL}, "?x5"}, {"_npi_zeros", "'shape': '(0, 5)'", {NULL}, "0x5"},
-        {"CTCLoss", "", {"20,3,9", "?"}, "3"}, {"_contrib_ctc_loss", "", {"?", "3,5"}, "3"},
-        {"_split_v2", "'indices': '(0, 2, 5)', 'axis': '1'", {"2,9"}, "2x2"}, {"_split_v2", "'sections': '3', 'axis': '1'", {"2,9"}, "2x3"},
+        {"shape_array", "", {"2,3,4"}, "3"},
+        {"size_array", "", {"2,3,4"}, "1"},
+        {"shape_array", "", {"?"}, "?"},
+        {"moments", "'axes': '(0, 2)'", {"3,4,5"}, "4"},
+        {"moments", "'axes': '(0, 2)', 'keepdims': 'True'", {"3,4,5"}, "1x4x1"},
+        {"_random_uniform", "'shape': '(3, 4)'", {NULL}, "3x4"},
+        {"_random_normal", "'shape': '(0, 4)'", {NULL}, "?x4"},
+        {"_random_randint", "'high': '9', 'low': '0', 'shape': '5'", {NULL}, "5"},
+        {"_random_normal_like", "", {"3,4"}, "3x4"},
+        {"_sample_uniform", "'shape': '(5,)'", {"3,4", "3,4"}, "3x4x5"},
+        {"_sample_multinomial", "", {"3,4"}, "3"},
+        {"_sample_multinomial", "'shape': '(7,)'", {"3,4"}, "3x7"},
+        {"_sample_multinomial", "", {"4"}, "1"},
+        {"_arange", "'start': '0', 'stop': '10'", {NULL}, "10"},
+        {"_arange", "'start': '2', 'step': '3.0', 'stop': '10'", {NULL}, "3"},
+        {"_arange", "'start': '5', 'step': '1.0', 'stop': 'None'", {NULL}, "5"},
+        {"_arange", "'start': '0', 'step': '0.5', 'stop': '1.25', 'repeat': '2'", {NULL}, "6"},
+        {"_arange", "'start': '0', 'infer_range': 'True', 'stop': 'None'", {NULL}, "?"},
+        {"_contrib_arange_like", "'axis': '1'", {"3,4"}, "4"},
+        {"_linspace", "'num': '9', 'start': '0', 'stop': '1'", {NULL}, "9"},
+        {"_eye", "'M': '0', 'N': '4'", {NULL}, "4x4"},
+        {"_eye", "'M': '6', 'N': '4'", {NULL}, "4x6"},
+        {"_zeros", "'shape': '(0, 5)'", {NULL}, "?x5"},
+        {"_npi_zeros", "'shape': '(0, 5)'", {NULL}, "0x5"},
+        {"CTCLoss", "", {"20,3,9", "?"}, "3"},
+        {"_contrib_ctc_loss", "", {"?", "3,5"}, "3"},
+        {"_split_v2", "'indices': '(0, 2, 5)', 'axis': '1'", {"2,9"}, "2x2"},
+        {"_split_v2", "'sections': '3', 'axis': '1'", {"2,9"}, "2x3"},
         {"_split_v2", "'indices': '(0, 1, 2, 3, 4, 5, 6, 7, 8, 10)', 'axis': '0'", {"20"}, "1"},
+        {"_npx_reshape", "'newshape': '(-2, -1)'", {"2,3,4"}, "2x12"},
+        {"_npx_reshape", "'newshape': '(6, -4)'", {"6,3,4"}, "6x3x4"},
+        {"_npx_reshape", "'newshape': '(-5, -2)'", {"2,3,4"}, "6x4"},
+        {"_npx_reshape", "'newshape': '(-6, 2, -1, -4)'", {"8,3"}, "2x4x3"},
+        {"_np_reshape", "'newshape': '(-1, 4)'", {"2,3,4"}, "6x4"},
+        {"_np_reshape", "'newshape': '(-2, 4)'", {"2,3,4"}, "?"},
+        {"relu", "", {"0,3"}, "?x3"},
+        {"relu", "", {"()"}, "?"},
+        {"one_hot", "'depth': '0'", {"5"}, "5x?"},
+        {"_contrib_BilinearResize2D", "'height': '20'", {"1,3,8,9"}, "1x3x20x1"},
+        {"_contrib_BilinearResize2D",
+         "'height': '20', 'scale_width': '2.0', 'width': '30'",
+         {"1,3,8,9"},
+         "1x3x20x30"},
         /* More than eight numbers are not cut to eight. */
-        {"Reshape", "'shape': '(1, 1, 1, 1, 1, 1, 1, 1, 6)'", {"2,3"}, "?"}, {"_zeros", "'shape': '(1, 1, 1, 1, 1, 1, 1, 1, 6)'", {NULL}, "?"},
+        {"Reshape", "'shape': '(1, 1, 1, 1, 1, 1, 1, 1, 6)'", {"2,3"}, "?"},
+        {"_zeros", "'shape': '(1, 1, 1, 1, 1, 1, 1, 1, 6)'", {NULL}, "?"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) check_row(&rows[i]);
 }
 
-/* ---- outputs ------------------------------------------------------------------------------------------------- */
+/* ---- outputs ---- */
 
-/* MXNet counts hidden outputs in node_row_ptr. The last operator uses one of them where it says so. */
-static void file_of(struct buf *out, const char *op, const char *attrs, unsigned outputs, unsigned used)
+/* MXNet counts hidden outputs in node_row_ptr. The last operator uses one of them where it says so.
+ */
+static void file_of(struct buf *out, const char *op, const char *attrs, unsigned outputs,
+                    unsigned used)
 {
     buf_clear(out);
-    buf_format(out, "{\"nodes\": [{\"op\": \"null\", \"name\": \"x\", \"inputs\": []}, {\"op\": \"%s\", \"name\": \"op\", \"attrs\": {%s}, "
-               "\"inputs\": [[0, 0, 0]]}, {\"op\": \"relu\", \"name\": \"end\", \"inputs\": [[1, %u, 0]]}], \"arg_nodes\": [0], "
-               "\"node_row_ptr\": [0, 1, %u, %u], \"heads\": [[2, 0, 0]], \"attrs\": {\"mxnet_version\": [\"int\", 10901]}}",
+    buf_format(out,
+               "{\"nodes\": [{\"op\": \"null\", \"name\": \"x\", \"inputs\": []}, {\"op\": \"%s\", "
+               "\"name\": \"op\", \"attrs\": {%s}, "
+               "\"inputs\": [[0, 0, 0]]}, {\"op\": \"relu\", \"name\": \"end\", \"inputs\": [[1, "
+               "%u, 0]]}], \"arg_nodes\": [0], "
+               "\"node_row_ptr\": [0, 1, %u, %u], \"heads\": [[2, 0, 0]], \"attrs\": "
+               "{\"mxnet_version\": [\"int\", 10901]}}",
                op, attrs, used, 1 + outputs, 2 + outputs);
     CHECK(!out->failed);
 }
 
 TEST(hidden_outputs_are_not_shown)
 {
-    static const struct { const char *op, *attrs; unsigned outputs, used, shown; } rows[] = {
-        {"BatchNorm", "", 3, 0, 1}, {"BatchNorm", "\"output_mean_var\": \"True\"", 3, 0, 3}, {"BatchNorm", "", 3, 1, 2},
-        {"LayerNorm", "", 3, 0, 1}, {"Dropout", "\"p\": \"0.5\"", 2, 0, 1}, {"LeakyReLU", "\"act_type\": \"rrelu\"", 2, 0, 1},
-        {"LRN", "\"nsize\": \"5\"", 2, 0, 1}, {"L2Normalization", "", 2, 0, 1}, {"_contrib_CTCLoss", "", 2, 0, 1},
-        {"SliceChannel", "\"num_outputs\": \"4\"", 4, 0, 4}, {"topk", "\"k\": \"2\", \"ret_typ\": \"both\"", 2, 0, 2},
-        {"moments", "\"axes\": \"(1,)\"", 2, 0, 2}, {"Activation", "\"act_type\": \"relu\"", 1, 0, 1},
+    static const struct {
+        const char *op, *attrs;
+        unsigned outputs, used, shown;
+    } rows[] = {
+        {"BatchNorm", "", 3, 0, 1},
+        {"BatchNorm", "\"output_mean_var\": \"True\"", 3, 0, 3},
+        {"BatchNorm", "", 3, 1, 2},
+        {"LayerNorm", "", 3, 0, 1},
+        {"Dropout", "\"p\": \"0.5\"", 2, 0, 1},
+        {"LeakyReLU", "\"act_type\": \"rrelu\"", 2, 0, 1},
+        {"LRN", "\"nsize\": \"5\"", 2, 0, 1},
+        {"L2Normalization", "", 2, 0, 1},
+        {"_contrib_CTCLoss", "", 2, 0, 1},
+        {"SliceChannel", "\"num_outputs\": \"4\"", 4, 0, 4},
+        {"topk", "\"k\": \"2\", \"ret_typ\": \"both\"", 2, 0, 2},
+        {"moments", "\"axes\": \"(1,)\"", 2, 0, 2},
+        {"Activation", "\"act_type\": \"relu\"", 1, 0, 1},
     };
     struct buf file = {0}, text = {0};
     struct error e;
@@ -185,8 +270,10 @@ TEST(hidden_outputs_are_not_shown)
         CHECK_OK(viz_render(bytes_of(file.at, file.size), options, &text, &media, &e), &e);
         buf_add(&text, "", 1);
         snprintf(mark, sizeof mark, "(1 of %u)", rows[i].outputs);
-        if ((strstr((const char *)text.at, mark) != NULL) != (rows[i].shown == rows[i].outputs && rows[i].shown > 1))
-            test_fail(__FILE__, __LINE__, "%s: '%s' in %s", rows[i].op, mark, (const char *)text.at);
+        if ((strstr((const char *)text.at, mark) != NULL) !=
+            (rows[i].shown == rows[i].outputs && rows[i].shown > 1))
+            test_fail(__FILE__, __LINE__, "%s: '%s' in %s", rows[i].op, mark,
+                      (const char *)text.at);
         json_decref(options);
     }
     buf_fini(&file);
@@ -195,7 +282,9 @@ TEST(hidden_outputs_are_not_shown)
 
 TEST(all_outputs_of_an_operator_have_shapes)
 {
-    static const struct { const char *op, *attrs, *shapes[4]; } rows[] = {
+    static const struct {
+        const char *op, *attrs, *shapes[4];
+    } rows[] = {
         {"SliceChannel", "\"num_outputs\": \"3\"", {"2x3", "2x3", "2x3"}},
         {"_split_v2", "\"axis\": \"1\", \"indices\": \"(0, 2, 5)\"", {"2x2", "2x3", "2x4"}},
         {"_split_v2", "\"axis\": \"1\", \"indices\": \"(2, 5)\"", {"2x2", "2x3", "2x4"}},
@@ -216,7 +305,8 @@ TEST(all_outputs_of_an_operator_have_shapes)
         viz_roles(&g);
         CHECK_OK(viz_shape_give(&g, "x", &(struct viz_shape){2, {2, 9}}, &e), &e);
         viz_infer(&g);
-        for (unsigned k = 0; k < count; k++) CHECK_TEXT(viz_shape_text(&g.nodes[1].shapes[k], shape), rows[i].shapes[k]);
+        for (unsigned k = 0; k < count; k++)
+            CHECK_TEXT(viz_shape_text(&g.nodes[1].shapes[k], shape), rows[i].shapes[k]);
         viz_graph_fini(&g);
     }
     buf_fini(&file);

@@ -89,7 +89,8 @@ static void numbers_add(struct numbers *all, const struct viz_node *v)
 {
     uint64_t n;
 
-    if (v->output_count > 0 && viz_shape_count(&v->shapes[0], &n) && n < UINT64_MAX / 2 - all->elements)
+    if (v->output_count > 0 && viz_shape_count(&v->shapes[0], &n) &&
+        n < UINT64_MAX / 2 - all->elements)
         all->elements += n;
     else all->unknown++;
 }
@@ -101,8 +102,8 @@ static void tell_numbers(struct buf *out, const struct numbers *n)
 }
 
 /* Parameters of the boxes [from, to). */
-static uint32_t walk_params(const struct teller *t, size_t from, size_t to, bool tell, uint32_t total,
-                            struct numbers *all)
+static uint32_t walk_params(const struct teller *t, size_t from, size_t to, bool tell,
+                            uint32_t total, struct numbers *all)
 {
     uint32_t count = 0;
 

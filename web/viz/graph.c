@@ -168,7 +168,8 @@ static enum viz_role role_of_kept(const struct viz_node *n, enum viz_role role)
 static void use(struct viz_node *n, const struct viz_node *user, size_t input)
 {
     n->consumers++;
-    if (user->inputs[input].output >= n->outputs_used) n->outputs_used = user->inputs[input].output + 1;
+    if (user->inputs[input].output >= n->outputs_used)
+        n->outputs_used = user->inputs[input].output + 1;
     if (n->op != NULL || n->role == ROLE_DATA) return; /* who is data for one is data */
     enum viz_role role = role_of_kept(n, role_of_slot(user, input, n));
     if (n->role == ROLE_NONE || role == ROLE_DATA) n->role = role;
@@ -246,7 +247,8 @@ bool viz_attr_true(const struct viz_node *n, const char *name)
     return v != NULL && (strcmp(v, "True") == 0 || strcmp(v, "true") == 0 || strcmp(v, "1") == 0);
 }
 
-size_t viz_attr_list(const struct viz_node *n, const char *name, int64_t none, int64_t *out, size_t most)
+size_t viz_attr_list(const struct viz_node *n, const char *name, int64_t none, int64_t *out,
+                     size_t most)
 {
     const char *at = viz_attr(n, name);
     size_t count = 0;

@@ -119,7 +119,6 @@ struct viz_node {
     uint32_t consumers;              /* how often an output is an input */
     uint32_t outputs_used;           /* the first outputs, as far as one is an input or a head */
     bool head;                       /* an output of the network */
-    bool is_given;                   /* its shape came with the request */
     bool is_kept;                    /* the file has a value for it, so it is a parameter wherever it is used */
 };
 
@@ -128,7 +127,7 @@ struct viz_graph {                   /* zeroed: empty */
     struct viz_node *nodes;
     size_t node_count, node_capacity;
     size_t edge_count;
-    bool is_np_shape;                /* numpy's shapes: 0 is a size and () a scalar; else both mean unknown */
+    bool is_np_shape;                /* 0 is a size and () a scalar (numpy, ONNX); else both mean unknown */
     bool is_tree;                    /* of keys; there is no network */
 };
 

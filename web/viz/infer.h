@@ -1,9 +1,9 @@
-/* What the rules of shape.c and shape_ops.c share: arithmetic over sizes that may be unknown, and reading and
- * refining the shapes of a node. Private to these two files.
+/* What the rules of shape.c and shape_ops.c share: arithmetic over sizes that may be unknown, and
+ * reading and refining the shapes of a node. Private to these two files.
  *
- * Shapes are only ever refined: an unknown rank or dimension becomes known, what is known stays. So a rule may run
- * again and again, and the order in which rules run changes nothing. A rule must give "unknown" for whatever rests
- * on something unknown. */
+ * Shapes are only ever refined: an unknown rank or dimension becomes known, what is known stays. So
+ * a rule may run again and again, and the order in which rules run changes nothing. A rule must
+ * give "unknown" for whatever rests on something unknown. */
 #ifndef WEB_VIZ_INFER_H
 #define WEB_VIZ_INFER_H
 
@@ -47,7 +47,8 @@ static inline int64_t dims_product(const struct viz_shape *s, int from)
 
 static inline int64_t sane(int64_t v) { return v >= 0 && v <= DIM_MAX ? v : VIZ_UNKNOWN; }
 
-/* A size that an attribute states. Zero is no size of a layer: it stands for "not known" there, too. */
+/* A size that an attribute states. Zero is no size of a layer: it stands for "not known" there,
+ * too. */
 static inline int64_t attr_size(const struct viz_node *n, const char *name)
 {
     int64_t v = viz_attr_int(n, name, VIZ_UNKNOWN);
@@ -55,7 +56,10 @@ static inline int64_t attr_size(const struct viz_node *n, const char *name)
 }
 
 static inline struct viz_shape shape1(int64_t a) { return (struct viz_shape){1, {a}}; }
-static inline struct viz_shape shape2(int64_t a, int64_t b) { return (struct viz_shape){2, {a, b}}; }
+static inline struct viz_shape shape2(int64_t a, int64_t b)
+{
+    return (struct viz_shape){2, {a, b}};
+}
 
 /* So many dimensions, none of which is known. */
 static inline struct viz_shape shape_of_rank(int ndim)
@@ -73,11 +77,13 @@ static inline int axis_of(int64_t axis, int ndim)
     return axis >= 0 && axis < ndim ? (int)axis : -1;
 }
 
-static inline const struct viz_shape *in(const struct viz_graph *g, const struct viz_node *n, size_t i)
+static inline const struct viz_shape *in(const struct viz_graph *g, const struct viz_node *n,
+                                         size_t i)
 {
     if (i >= n->input_count) return &nothing_known;
     const struct viz_node *from = &g->nodes[n->inputs[i].node];
-    return n->inputs[i].output < from->output_count ? &from->shapes[n->inputs[i].output] : &nothing_known;
+    return n->inputs[i].output < from->output_count ? &from->shapes[n->inputs[i].output]
+                                                    : &nothing_known;
 }
 
 static inline const struct viz_shape *out_of(const struct viz_node *n, size_t output)
@@ -99,7 +105,8 @@ static inline void give(struct viz_node *n, size_t output, const struct viz_shap
 }
 
 /* What an input must be like: of a variable, or of the operator before. */
-static inline void suggest(struct viz_graph *g, const struct viz_node *n, size_t input, const struct viz_shape *s)
+static inline void suggest(struct viz_graph *g, const struct viz_node *n, size_t input,
+                           const struct viz_shape *s)
 {
     if (input < n->input_count) give(&g->nodes[n->inputs[input].node], n->inputs[input].output, s);
 }

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The table of MXNet's print_summary: its columns, its layers, its formula for the number of parameters. The formula
- * knows four kinds of layers and takes the second dimension of what comes in for the width of a layer. Where MXNet
- * would count an unknown width as zero this says "?"; where the formula misses what the arrays hold, a line behind
- * the table says so. */
+/* The table of MXNet's print_summary: its columns, its layers, its formula for the number of
+ * parameters. The formula knows four kinds of layers and takes the second dimension of what comes
+ * in for the width of a layer. Where MXNet would count an unknown width as zero this says "?";
+ * where the formula misses what the arrays hold, a line behind the table says so. */
 
 enum { FIELDS = 4 };
 
@@ -34,7 +34,8 @@ static int64_t plus(int64_t a, int64_t b)
     return a < 0 || b < 0 || __builtin_add_overflow(a, b, &v) ? NOT_KNOWN : v;
 }
 
-/* Each field follows the text before it, and all of that is cut, or padded, to the end of the column. */
+/* Each field follows the text before it, and all of that is cut, or padded, to the end of the
+ * column. */
 static void print_row(struct printer *p, const char *const fields[FIELDS])
 {
     struct buf line = {0};
@@ -42,11 +43,14 @@ static void print_row(struct printer *p, const char *const fields[FIELDS])
 
     for (int i = 0; i < FIELDS; i++) {
         bool fits = true;
-        while (used > p->ends[i] && line.size > 0) /* a column that ends before the last one cuts that, too */
+        /* A column that ends before the last one cuts that, too. */
+        while (used > p->ends[i] && line.size > 0)
             if ((line.at[--line.size] & 0xC0) != 0x80) used--;
         for (const char *at = fields[i]; *at != '\0' && fits; at++) {
             if ((*at & 0xC0) != 0x80) fits = used++ < p->ends[i];
-            if (fits) buf_text(&line, (unsigned char)*at < 32 || *at == 127 ? "\uFFFD" : (const char[]){*at, '\0'});
+            if (fits)
+                buf_text(&line, (unsigned char)*at < 32 || *at == 127 ? "\uFFFD"
+                                                                      : (const char[]){*at, '\0'});
             else used--;
         }
         for (; used < p->ends[i]; used++) buf_text(&line, " ");
@@ -63,9 +67,10 @@ static void print_rule(struct printer *p, char c)
     buf_text(p->out, "\n");
 }
 
-/* ---- the formula --------------------------------------------------------------------------------------------- */
+/* ---- the formula ---- */
 
-/* Among inputs MXNet counts operators, and variables only when they are the first node or an output. */
+/* Among inputs MXNet counts operators, and variables only when they are the first node or an
+ * output. */
 static bool is_shown(const struct printer *p, const struct viz_input *i)
 {
     const struct viz_node *from = &p->g->nodes[i->node];
@@ -88,7 +93,8 @@ static int64_t width_in(const struct printer *p, const struct viz_node *n)
 
 static int64_t count_convolution(const struct viz_node *n, int64_t width)
 {
-    int64_t kernel[VIZ_DIMS], filters = viz_attr_int(n, "num_filter", NOT_KNOWN), groups = viz_attr_int(n, "num_group", 1);
+    int64_t filters = viz_attr_int(n, "num_filter", NOT_KNOWN);
+    int64_t groups = viz_attr_int(n, "num_group", 1), kernel[VIZ_DIMS];
     size_t dims = viz_attr_ints(n, "kernel", kernel);
     int64_t count = times(width, filters);
 
@@ -111,10 +117,12 @@ static int64_t count_of(const struct printer *p, const struct viz_node *n)
 
     if (strcmp(op, "Convolution") == 0) return count_convolution(n, width);
     if (strcmp(op, "FullyConnected") == 0)
-        return times(viz_attr_true(n, "no_bias") ? width : plus(width, 1), viz_attr_int(n, "num_hidden", NOT_KNOWN));
+        return times(viz_attr_true(n, "no_bias") ? width : plus(width, 1),
+                     viz_attr_int(n, "num_hidden", NOT_KNOWN));
     if (strcmp(op, "BatchNorm") == 0) return count_norm(n);
     if (strcmp(op, "Embedding") == 0)
-        return times(viz_attr_int(n, "input_dim", NOT_KNOWN), viz_attr_int(n, "output_dim", NOT_KNOWN));
+        return times(viz_attr_int(n, "input_dim", NOT_KNOWN),
+                     viz_attr_int(n, "output_dim", NOT_KNOWN));
     return 0;
 }
 
@@ -133,10 +141,12 @@ static int64_t learned(const struct viz_graph *g)
     return sum;
 }
 
-/* ---- the table ----------------------------------------------------------------------------------------------- */
+/* ---- the table ---- */
 
-/* Without the batch; nothing for operators of several outputs, and for all when no shapes were asked for. */
-static const char *shape_text(const struct printer *p, const struct viz_node *n, char out[VIZ_SHAPE_TEXT])
+/* Without the batch; nothing for operators of several outputs, and for all when no shapes were
+ * asked for. */
+static const char *shape_text(const struct printer *p, const struct viz_node *n,
+                              char out[VIZ_SHAPE_TEXT])
 {
     struct viz_shape s = n->output_count > 0 ? n->shapes[0] : (struct viz_shape){VIZ_UNKNOWN, {0}};
 
@@ -157,7 +167,8 @@ static int64_t print_layer(struct printer *p, const struct viz_node *n)
     if (numbers >= 0) snprintf(count, sizeof count, "%" PRId64, numbers);
     while (i < n->input_count && !is_shown(p, &n->inputs[i])) i++;
     const char *before = i < n->input_count ? p->g->nodes[n->inputs[i].node].name : "";
-    print_row(p, (const char *[]){name.failed ? "" : (const char *)name.at, shape_text(p, n, shape), count, before});
+    print_row(p, (const char *[]){name.failed ? "" : (const char *)name.at, shape_text(p, n, shape),
+                                  count, before});
     for (i++; i < n->input_count; i++)
         if (is_shown(p, &n->inputs[i]))
             print_row(p, (const char *[]){"", "", "", p->g->nodes[n->inputs[i].node].name});
@@ -176,10 +187,13 @@ static void print_total(struct printer *p, int64_t known, bool lacks)
     buf_text(p->out, "\n");
     print_rule(p, '_');
     if (lacks || all == known) return;
-    buf_text(p->out, "MXNet counts Convolution, FullyConnected, BatchNorm and Embedding, by the second dimension of "
-                     "their input.\n");
-    if (all >= 0) buf_format(p->out, "The arrays that are learned hold %" PRId64 " numbers.\n", all);
-    else buf_text(p->out, "There are arrays whose shape is not known, and which it does not count.\n");
+    buf_text(p->out, "MXNet counts Convolution, FullyConnected, BatchNorm and Embedding, by the "
+                     "second dimension of their input.\n");
+    if (all >= 0)
+        buf_format(p->out, "The arrays that are learned hold %" PRId64 " numbers.\n", all);
+    else
+        buf_text(p->out,
+                 "There are arrays whose shape is not known, and which it does not count.\n");
 }
 
 static void read_columns(struct printer *p, const struct viz_table *t)
@@ -194,9 +208,11 @@ static void read_columns(struct printer *p, const struct viz_table *t)
     }
 }
 
-void viz_write_print_summary(struct buf *out, const struct viz_graph *g, const struct viz_table *t, bool shows_shapes)
+void viz_write_print_summary(struct buf *out, const struct viz_graph *g, const struct viz_table *t,
+                             bool shows_shapes)
 {
-    static const char *const titles[FIELDS] = {"Layer (type)", "Output Shape", "Param #", "Previous Layer"};
+    static const char *const titles[FIELDS] = {"Layer (type)", "Output Shape", "Param #",
+                                               "Previous Layer"};
     struct printer p = {.out = out, .g = g, .shows_shapes = shows_shapes};
     int64_t total = 0;
     bool lacks = false;

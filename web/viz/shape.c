@@ -7,8 +7,8 @@
 #include <string.h>
 
 /* The numbers of an attribute, or of the constant that newer files have in its place. */
-static size_t numbers(const struct viz_graph *g, const struct viz_node *n, const char *attr, size_t input,
-                      int64_t out[VIZ_DIMS])
+static size_t numbers(const struct viz_graph *g, const struct viz_node *n, const char *attr,
+                      size_t input, int64_t out[VIZ_DIMS])
 {
     size_t count = viz_attr_ints(n, attr, out);
 
@@ -21,7 +21,8 @@ static size_t numbers(const struct viz_graph *g, const struct viz_node *n, const
 static bool is_channels_last(const struct viz_node *n)
 {
     const char *layout = viz_attr(n, "layout");
-    return layout != NULL && *layout != '\0' && strcmp(layout, "None") != 0 && strncmp(layout, "NC", 2) != 0;
+    return layout != NULL && *layout != '\0' && strcmp(layout, "None") != 0 &&
+           strncmp(layout, "NC", 2) != 0;
 }
 
 /* A shape of a layout that has the channels last, as if they stood behind the batch; and back. */
@@ -134,14 +135,16 @@ static int64_t window_in(const struct window *w, int i, int64_t size)
 {
     int64_t k = w->kernel[i];
 
-    if (size < 0 || k < 1 || w->stride[i] != 1 || w->dilate[i] < 1 || w->pad[i] < 0) return VIZ_UNKNOWN;
+    if (size < 0 || k < 1 || w->stride[i] != 1 || w->dilate[i] < 1 || w->pad[i] < 0)
+        return VIZ_UNKNOWN;
     if (w->same) return size;
     int64_t reach = k > 1 ? dim_times(w->dilate[i], k - 1) : 0;
     return dim_minus(dim_plus(size, reach), w->pad[i]);
 }
 
 /* Batch, channels and what follows from windows of stride 1. */
-static void convolution_backwards(struct viz_graph *g, struct viz_node *n, const struct window *w, int64_t inner)
+static void convolution_backwards(struct viz_graph *g, struct viz_node *n, const struct window *w,
+                                  int64_t inner)
 {
     struct viz_shape out = channels_first(n, out_of(n, 0)), data = shape_of_rank(w->ndim + 2);
 
@@ -159,14 +162,17 @@ static void convolution_backwards(struct viz_graph *g, struct viz_node *n, const
 
 void infer_convolution(struct viz_graph *g, struct viz_node *n)
 {
-    struct viz_shape data = channels_first(n, in(g, n, 0)), weight = channels_first(n, in(g, n, 1)), out = data;
+    struct viz_shape data = channels_first(n, in(g, n, 0)), weight = channels_first(n, in(g, n, 1)),
+                     out = data;
     struct window w;
-    int64_t groups = viz_attr_int(n, "num_group", 1), inner = data.ndim > 1 ? data.dims[1] : VIZ_UNKNOWN;
+    int64_t groups = viz_attr_int(n, "num_group", 1),
+            inner = data.ndim > 1 ? data.dims[1] : VIZ_UNKNOWN;
 
     if (!is_known_layout(n) || !window_read(n, window_dims(n, &data), &weight, &w)) return;
     int64_t f = filters(n, &weight, 0);
     suggest_filters(g, n, &w, f, dim_by(inner, groups), f);
-    if (data.ndim == VIZ_UNKNOWN) data = out = shape_of_rank(w.ndim + 2); /* the channels are known all the same */
+    if (data.ndim == VIZ_UNKNOWN)
+        data = out = shape_of_rank(w.ndim + 2); /* the channels are known all the same */
     out.dims[1] = f;
     for (int i = 0; i < w.ndim; i++) out.dims[i + 2] = window_out(&w, i, data.dims[i + 2]);
     out = channels_back(n, &out);
@@ -221,7 +227,8 @@ void infer_pooling(struct viz_graph *g, struct viz_node *n)
         infer_global_pooling(g, n);
         return;
     }
-    if (data.ndim < 3 || !is_known_layout(n) || !window_read(n, data.ndim - 2, &nothing_known, &w)) return;
+    if (data.ndim < 3 || !is_known_layout(n) || !window_read(n, data.ndim - 2, &nothing_known, &w))
+        return;
     for (int i = 0; i < w.ndim; i++) out.dims[i + 2] = window_out(&w, i, data.dims[i + 2]);
     out = channels_back(n, &out);
     give(n, 0, &out);
@@ -257,7 +264,7 @@ void infer_im2col(struct viz_graph *g, struct viz_node *n)
 void infer_upsampling(struct viz_graph *g, struct viz_node *n)
 {
     struct viz_shape out = *in(g, n, 0);
-    int64_t scale = sane(viz_attr_int(n, "scale", VIZ_UNKNOWN));
+    int64_t scale = attr_size(n, "scale");
 
     if (out.ndim != 4 || n->input_count > 1) return;
     out.dims[2] = dim_times(out.dims[2], scale);
@@ -294,7 +301,8 @@ static void dense_backwards(struct viz_graph *g, struct viz_node *n, bool flat)
     if (ndim < 1) return;
     struct viz_shape data = shape_of_rank(ndim);
     for (int i = 0; i < (flat ? 1 : ndim - 1) && out->ndim > i; i++) data.dims[i] = out->dims[i];
-    if (weight->ndim == 2 && ndim > 1 && (!flat || ndim == 2)) data.dims[ndim - 1] = weight->dims[1];
+    if (weight->ndim == 2 && ndim > 1 && (!flat || ndim == 2))
+        data.dims[ndim - 1] = weight->dims[1];
     suggest(g, n, 0, &data);
 }
 
@@ -368,7 +376,8 @@ void infer_layer_norm(struct viz_graph *g, struct viz_node *n)
     infer_same(g, n);
 }
 
-/* A slope of prelu may be one for all channels: its shape is stated then, and tells nothing of the channels. */
+/* A slope of prelu may be one for all channels: its shape is stated then, and tells nothing of the
+ * channels. */
 void infer_leaky(struct viz_graph *g, struct viz_node *n)
 {
     const struct viz_shape *data = in(g, n, 0);
@@ -410,7 +419,8 @@ void infer_rnn(struct viz_graph *g, struct viz_node *n)
     give(n, 2, &state);
     const struct viz_shape *begin = in(g, n, 2), *after = out_of(n, 0);
     struct viz_shape back = shape_of_rank(3);
-    if (after->ndim == 3) back = (struct viz_shape){3, {after->dims[0], after->dims[1], VIZ_UNKNOWN}};
+    if (after->ndim == 3)
+        back = (struct viz_shape){3, {after->dims[0], after->dims[1], VIZ_UNKNOWN}};
     if (back.dims[1] == VIZ_UNKNOWN && begin->ndim == 3) back.dims[1] = begin->dims[1];
     suggest(g, n, 0, &back);
 }
@@ -422,7 +432,8 @@ void infer_flatten(struct viz_graph *g, struct viz_node *n)
     const struct viz_shape *data = in(g, n, 0);
 
     if (data->ndim < 1 || viz_attr_int(n, "axis", 1) != 1) return;
-    struct viz_shape out = shape2(data->dims[0], dims_product(data, 1)), back = shape_of_rank(data->ndim);
+    struct viz_shape out = shape2(data->dims[0], dims_product(data, 1)),
+                     back = shape_of_rank(data->ndim);
     give(n, 0, &out);
     if (out_of(n, 0)->ndim == 2) back.dims[0] = out_of(n, 0)->dims[0];
     suggest(g, n, 0, &back);
@@ -501,6 +512,22 @@ static void reshaping_guess(struct reshaping *r)
         r->out.dims[r->guess] = VIZ_BATCH;
 }
 
+/* Names of numpy's have other codes: -2 keeps, -4 keeps all the rest, -5 joins, -6 splits; a zero
+ * is a size. */
+static bool reshaping_read(const struct viz_node *n, int64_t *codes, size_t count)
+{
+    static const int64_t codes_of_mxnet[] = {[2] = 0, [4] = -2, [5] = -3, [6] = -4};
+
+    for (size_t i = 0; i < count && strncmp(n->op, "_np", 3) == 0; i++) {
+        bool splits = codes[i] == -6, extends = strncmp(n->op, "_npx", 4) == 0;
+        if (codes[i] == 0 || codes[i] == -3 || codes[i] < -6 || (codes[i] < -1 && !extends))
+            return false;
+        if (codes[i] < -1) codes[i] = codes_of_mxnet[-codes[i]];
+        if (splits) i += 2;
+    }
+    return true;
+}
+
 /* One unknown dimension of the data follows from the number of elements. */
 static void reshape_backwards(struct viz_graph *g, struct viz_node *n)
 {
@@ -522,7 +549,7 @@ void infer_reshape(struct viz_graph *g, struct viz_node *n)
     size_t count = numbers(g, n, "shape", 1, codes);
     struct reshaping r = {.data = in(g, n, 0), .guess = -1};
 
-    if (count == 0 || viz_attr_true(n, "reverse")) return;
+    if (count == 0 || viz_attr_true(n, "reverse") || !reshaping_read(n, codes, count)) return;
     for (size_t i = 0; i < count; i++)
         if (!reshaping_code(&r, codes, count, &i)) return;
     if (r.guess >= 0 && r.data->ndim >= 0) reshaping_guess(&r);
@@ -642,7 +669,8 @@ void infer_slice_axis(struct viz_graph *g, struct viz_node *n)
 }
 
 /* Equal parts: all have the same shape, and the whole follows from any. */
-static void split_evenly(struct viz_graph *g, struct viz_node *n, int at, int64_t parts, bool squeeze)
+static void split_evenly(struct viz_graph *g, struct viz_node *n, int at, int64_t parts,
+                         bool squeeze)
 {
     struct viz_shape part = *in(g, n, 0), whole;
 
@@ -656,14 +684,18 @@ static void split_evenly(struct viz_graph *g, struct viz_node *n, int at, int64_
     suggest(g, n, 0, &whole);
 }
 
-static bool has_digits(const char *text) { return text != NULL && text[strcspn(text, "0123456789")] != '\0'; }
+static bool has_digits(const char *text)
+{
+    return text != NULL && text[strcspn(text, "0123456789")] != '\0';
+}
 
 /* Parts that begin at the indices: MXNet's list begins with 0, numpy's leaves it out. */
 static void split_at(struct viz_node *n, const struct viz_shape *data, int at, bool squeeze)
 {
     enum { PARTS_MAX = 256 };
     int64_t begins[PARTS_MAX + 1] = {0};
-    size_t count = viz_attr_list(n, "indices", VIZ_UNKNOWN, begins + 1, PARTS_MAX), from = begins[1] == 0 ? 1 : 0;
+    size_t count = viz_attr_list(n, "indices", VIZ_UNKNOWN, begins + 1, PARTS_MAX),
+           from = begins[1] == 0 ? 1 : 0;
 
     for (size_t i = 0; i < n->output_count && i + from <= count && count > 0; i++) {
         bool last = i + from == count;
@@ -701,11 +733,11 @@ void infer_one_hot(struct viz_graph *g, struct viz_node *n)
 {
     struct viz_shape out = *in(g, n, 0);
 
-    if (insert(&out, -1, sane(viz_attr_int(n, "depth", VIZ_UNKNOWN)))) give(n, 0, &out);
+    if (insert(&out, -1, attr_size(n, "depth"))) give(n, 0, &out);
 }
 
-/* In MXNet's old interface a zero stands for a dimension that is not known, as in the states `(0, 100)` with which
- * a recurrent cell begins. numpy's and ONNX's zeros are sizes. */
+/* In MXNet's old interface a zero stands for a dimension that is not known, as in the states `(0,
+ * 100)` with which a recurrent cell begins. numpy's and ONNX's zeros are sizes. */
 static bool is_size(const struct viz_graph *g, const struct viz_node *n, int64_t dim)
 {
     return dim > 0 || (dim == 0 && (g->is_np_shape || n->op[0] != '_' || n->op[1] == 'n'));
@@ -718,7 +750,8 @@ void infer_filled(struct viz_graph *g, struct viz_node *n)
     struct viz_shape out = {.ndim = (int)count};
 
     if (count == 0) return;
-    for (size_t i = 0; i < count; i++) out.dims[i] = is_size(g, n, dims[i]) ? sane(dims[i]) : VIZ_UNKNOWN;
+    for (size_t i = 0; i < count; i++)
+        out.dims[i] = is_size(g, n, dims[i]) ? sane(dims[i]) : VIZ_UNKNOWN;
     give(n, 0, &out);
 }
 
@@ -734,7 +767,8 @@ static int any_rank(const struct viz_graph *g, const struct viz_node *n)
 }
 
 /* What all inputs and the output have in common, but for dimension `at`. */
-static struct viz_shape common(const struct viz_graph *g, const struct viz_node *n, int ndim, int at)
+static struct viz_shape common(const struct viz_graph *g, const struct viz_node *n, int ndim,
+                               int at)
 {
     struct viz_shape s = shape_of_rank(ndim);
 
@@ -761,9 +795,10 @@ void infer_concat(struct viz_graph *g, struct viz_node *n)
     }
     out.dims[at] = unknown == 0 ? sum : VIZ_UNKNOWN;
     give(n, 0, &out);
-    /* What is left of a known whole is the one part that is not known. The parameters of a recurrent layer lie
-     * flat behind each other; those of both directions are of one size. */
-    int64_t left = out_of(n, 0)->ndim == ndim ? dim_minus(out_of(n, 0)->dims[at], sum) : VIZ_UNKNOWN;
+    /* What is left of a known whole is the one part that is not known. The parameters of a
+     * recurrent layer lie flat behind each other; those of both directions are of one size. */
+    int64_t left = out_of(n, 0)->ndim == ndim ? dim_minus(out_of(n, 0)->dims[at], sum)
+                                              : VIZ_UNKNOWN;
     if (unknown == 1 || viz_op_is(n, "rnnparamconcat")) each.dims[at] = dim_by(left, unknown);
     for (size_t i = 0; i < n->input_count; i++) suggest(g, n, i, &each);
 }
@@ -979,12 +1014,14 @@ static void infer_dtype(const struct viz_graph *g, struct viz_node *n)
     size_t from = viz_op_is(n, "embedding") ? 1 : 0;
     const char *said = viz_attr(n, "dtype");
 
-    if ((viz_op_is(n, "cast") || n->input_count == 0) && said != NULL) n->dtype = viz_dtype_find(said);
+    if ((viz_op_is(n, "cast") || n->input_count == 0) && said != NULL)
+        n->dtype = viz_dtype_find(said);
     if (viz_op_is(n, "shapearray") || viz_op_is(n, "sizearray")) n->dtype = VIZ_DTYPE_int64;
     if (n->dtype == VIZ_DTYPE_unknown && from < n->input_count) n->dtype = g->nodes[n->inputs[from].node].dtype;
 }
 
-/* Each round goes to the end and back. A network that needs more rounds keeps what is not found as unknown. */
+/* Each round goes to the end and back. A network that needs more rounds keeps what is not found as
+ * unknown. */
 enum { ROUNDS_MAX = 16 };
 
 /* In MXNet's files zero stands for unknown, except under numpy's rules, where -1 does. */
@@ -1043,6 +1080,17 @@ void viz_infer(struct viz_graph *g)
         if (g->nodes[i].op != NULL) infer_dtype(g, &g->nodes[i]);
 }
 
+/* As MXNet reads it: zero and () stand for unknown in its old interface. */
+static struct viz_shape given(const struct viz_graph *g, const struct viz_shape *shape)
+{
+    struct viz_shape s = *shape;
+
+    if (!g->is_np_shape && s.ndim == 0) s.ndim = VIZ_UNKNOWN;
+    for (int i = 0; i < s.ndim && !g->is_np_shape; i++)
+        if (s.dims[i] == 0) s.dims[i] = VIZ_UNKNOWN;
+    return s;
+}
+
 enum { NAMES_SHOWN = 64 };
 
 enum status viz_shape_give(struct viz_graph *g, const char *variable, const struct viz_shape *shape,
@@ -1055,8 +1103,7 @@ enum status viz_shape_give(struct viz_graph *g, const char *variable, const stru
         struct viz_node *n = &g->nodes[i];
         if (n->op != NULL) continue;
         if (strcmp(n->name, variable) == 0 && n->output_count > 0) {
-            if (n->key == NULL) n->shapes[0] = *shape;
-            n->is_given = true;
+            if (n->key == NULL) n->shapes[0] = given(g, shape);
             return STATUS_OK;
         }
         if (count < NAMES_SHOWN && !viz_is_param(n)) names[count++] = n->name;

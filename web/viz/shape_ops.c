@@ -6,13 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rules of operators that move, cut, repeat or make elements. Each is by the definition of MXNet's operator of that
- * name. An ONNX operator of the same name states other attributes; without the one that a rule needs it gives
- * nothing. */
+/* Rules of operators that move, cut, repeat or make elements. Each is by the definition of MXNet's
+ * operator of that name. An ONNX operator of the same name states other attributes; without the one
+ * that a rule needs it gives nothing. */
 
-enum { LIST_MAX = 64, NO_VALUE = INT32_MIN };
+enum { NO_VALUE = INT32_MIN };          /* None in a list, where -1 is the last */
 
-static bool is_none(const char *text) { return text == NULL || strcmp(text, "None") == 0 || *text == '\0'; }
+static bool is_none(const char *text)
+{
+    return text == NULL || strcmp(text, "None") == 0 || *text == '\0';
+}
 
 /* A number that may have a fraction. */
 static bool attr_real(const struct viz_node *n, const char *name, double *out)
@@ -25,9 +28,12 @@ static bool attr_real(const struct viz_node *n, const char *name, double *out)
     return end != text && isfinite(*out);
 }
 
-static int64_t rounded(double v) { return v >= 0 && v <= (double)DIM_MAX ? (int64_t)v : VIZ_UNKNOWN; }
+static int64_t rounded(double v)
+{
+    return v >= 0 && v <= (double)DIM_MAX ? (int64_t)v : VIZ_UNKNOWN;
+}
 
-/* ---- elements stay where they are --------------------------------------------------------------------------- */
+/* ---- elements stay where they are ---- */
 
 /* Without an axis the array is flattened first. */
 void infer_same_or_flat(struct viz_graph *g, struct viz_node *n)
@@ -36,7 +42,8 @@ void infer_same_or_flat(struct viz_graph *g, struct viz_node *n)
     bool standard_is_flat = viz_op_is(n, "cumsum") && n->op[0] != 'C';
 
     if (axis != NULL ? strcmp(axis, "None") == 0 : standard_is_flat) {
-        if (in(g, n, 0)->ndim >= 0) give(n, 0, &(struct viz_shape){1, {dims_product(in(g, n, 0), 0)}});
+        if (in(g, n, 0)->ndim >= 0)
+            give(n, 0, &(struct viz_shape){1, {dims_product(in(g, n, 0), 0)}});
     } else {
         infer_same(g, n);
     }
@@ -99,7 +106,7 @@ void infer_sequence_last(struct viz_graph *g, struct viz_node *n)
     give(n, 0, &out);
 }
 
-/* ---- copies -------------------------------------------------------------------------------------------------- */
+/* ---- copies ---- */
 
 void infer_pad(struct viz_graph *g, struct viz_node *n)
 {
@@ -156,7 +163,9 @@ void infer_broadcast_to(struct viz_graph *g, struct viz_node *n)
 
     if (count == 0) return;
     for (size_t i = 0; i < count; i++)
-        out.dims[i] = dims[i] > 0 ? sane(dims[i]) : data->ndim == out.ndim ? data->dims[i] : VIZ_UNKNOWN;
+        out.dims[i] = dims[i] > 0              ? sane(dims[i])
+                      : data->ndim == out.ndim ? data->dims[i]
+                                               : VIZ_UNKNOWN;
     give(n, 0, &out);
 }
 
@@ -186,7 +195,9 @@ void infer_broadcast_like(struct viz_graph *g, struct viz_node *n)
         give(n, 0, like);
         return;
     }
-    if (out.ndim < 1 || like->ndim < 1 || count == 0 || viz_attr_ints(n, "rhs_axes", right) != count) return;
+    if (out.ndim < 1 || like->ndim < 1 || count == 0 ||
+        viz_attr_ints(n, "rhs_axes", right) != count)
+        return;
     for (size_t i = 0; i < count; i++) {
         int to = axis_of(left[i], out.ndim), from = axis_of(right[i], like->ndim);
         if (to < 0 || from < 0) return;
@@ -195,7 +206,7 @@ void infer_broadcast_like(struct viz_graph *g, struct viz_node *n)
     give(n, 0, &out);
 }
 
-/* ---- parts --------------------------------------------------------------------------------------------------- */
+/* ---- parts ---- */
 
 /* Elements of begin:end:step along an axis; an end that is not stated is the last. */
 static int64_t slice_count(int64_t size, int64_t begin, int64_t end, int64_t step)
@@ -227,7 +238,8 @@ static void infer_crop(struct viz_graph *g, struct viz_node *n)
     if (out.ndim != 4) return;
     for (int i = 0; i < 2; i++)
         out.dims[2 + i] = n->input_count > 1 ? (like->ndim == 4 ? like->dims[2 + i] : VIZ_UNKNOWN)
-                          : stated && sizes[i] > 0 ? sane(sizes[i]) : VIZ_UNKNOWN;
+                          : stated && sizes[i] > 0 ? sane(sizes[i])
+                                                   : VIZ_UNKNOWN;
     give(n, 0, &out);
 }
 
@@ -278,7 +290,8 @@ void infer_diag(struct viz_graph *g, struct viz_node *n)
         give(n, 0, &(struct viz_shape){2, {side, side}});
         return;
     }
-    int a = axis_of(viz_attr_int(n, "axis1", 0), out.ndim), b = axis_of(viz_attr_int(n, "axis2", 1), out.ndim);
+    int a = axis_of(viz_attr_int(n, "axis1", 0), out.ndim),
+        b = axis_of(viz_attr_int(n, "axis2", 1), out.ndim);
     if (a < 0 || b < 0 || a == b) return;
     int64_t high = out.dims[a], wide = out.dims[b], length = VIZ_UNKNOWN;
     if (high >= 0 && wide >= 0) {
@@ -323,7 +336,7 @@ void infer_topk(struct viz_graph *g, struct viz_node *n)
     for (size_t i = 0; i < n->output_count; i++) give(n, i, &out);
 }
 
-/* ---- space --------------------------------------------------------------------------------------------------- */
+/* ---- space ---- */
 
 static void infer_blocks(struct viz_graph *g, struct viz_node *n, bool into_depth)
 {
@@ -331,8 +344,10 @@ static void infer_blocks(struct viz_graph *g, struct viz_node *n, bool into_dept
     int64_t b = attr_size(n, viz_attr(n, "blocksize") != NULL ? "blocksize" : "block_size");
 
     if (out.ndim != 4) return;
-    out.dims[1] = into_depth ? dim_times(out.dims[1], dim_times(b, b)) : dim_by(out.dims[1], dim_times(b, b));
-    for (int i = 2; i < 4; i++) out.dims[i] = into_depth ? dim_by(out.dims[i], b) : dim_times(out.dims[i], b);
+    out.dims[1] = into_depth ? dim_times(out.dims[1], dim_times(b, b))
+                             : dim_by(out.dims[1], dim_times(b, b));
+    for (int i = 2; i < 4; i++)
+        out.dims[i] = into_depth ? dim_by(out.dims[i], b) : dim_times(out.dims[i], b);
     give(n, 0, &out);
 }
 
@@ -346,28 +361,37 @@ void infer_adaptive_pooling(struct viz_graph *g, struct viz_node *n)
     size_t count = viz_attr_ints(n, "output_size", sizes);
 
     if (out.ndim != 4 || count > 2) return;
-    for (size_t i = 0; i < 2; i++) out.dims[2 + i] = count == 0 ? 1 : sane(sizes[count == 1 ? 0 : i]);
+    for (size_t i = 0; i < 2; i++)
+        out.dims[2 + i] = count == 0 ? 1 : sane(sizes[count == 1 ? 0 : i]);
     give(n, 0, &out);
 }
 
 /* One side of BilinearResize2D: modes either take a size, scale, or make the size even or odd. */
-static int64_t resized(const struct viz_node *n, int64_t from, int64_t like, const char *size, const char *scale)
+static int64_t resized(const struct viz_node *n, int64_t from, int64_t like, const char *size,
+                       const char *scale)
 {
     const char *mode = viz_attr(n, "mode");
-    double factor = 1;
-    bool scales = attr_real(n, scale, &factor);
+    double factor = 1, other;
+    bool scales = attr_real(n, "scale_height", &other) &&
+                  attr_real(n, scale, &factor); /* or neither does */
 
     if (mode == NULL || strcmp(mode, "size") == 0)
-        return !scales ? attr_size(n, size) : from >= 0 ? rounded((float)factor * (float)from) : VIZ_UNKNOWN;
+        return !scales     ? (viz_attr(n, size) != NULL ? attr_size(n, size) : 1)
+               : from >= 0 ? rounded((float)factor * (float)from)
+                           : VIZ_UNKNOWN;
     if (strcmp(mode, "like") == 0) return like;
     if (from < 0) return VIZ_UNKNOWN;
     if (strcmp(mode, "odd_scale") == 0 && scales)
         return from % 2 == 0 ? rounded((float)from * (float)factor)
                              : dim_plus(rounded((float)(from - 1) * (float)factor), 1);
-    static const struct { const char *mode; int odd, change; } parities[] = {
+    static const struct {
+        const char *mode;
+        int odd, change;
+    } parities[] = {
         {"to_even_down", 1, -1}, {"to_even_up", 1, 1}, {"to_odd_down", 0, -1}, {"to_odd_up", 0, 1}};
     for (size_t i = 0; i < sizeof parities / sizeof parities[0]; i++)
-        if (strcmp(mode, parities[i].mode) == 0) return from % 2 == parities[i].odd ? from + parities[i].change : from;
+        if (strcmp(mode, parities[i].mode) == 0)
+            return from % 2 == parities[i].odd ? from + parities[i].change : from;
     return VIZ_UNKNOWN;
 }
 
@@ -377,16 +401,20 @@ void infer_resize(struct viz_graph *g, struct viz_node *n)
     struct viz_shape out = *in(g, n, 0);
 
     if (out.ndim != 4) return;
-    out.dims[2] = resized(n, out.dims[2], like->ndim == 4 ? like->dims[2] : VIZ_UNKNOWN, "height", "scale_height");
-    out.dims[3] = resized(n, out.dims[3], like->ndim == 4 ? like->dims[3] : VIZ_UNKNOWN, "width", "scale_width");
+    out.dims[2] = resized(n, out.dims[2], like->ndim == 4 ? like->dims[2] : VIZ_UNKNOWN, "height",
+                          "scale_height");
+    out.dims[3] = resized(n, out.dims[3], like->ndim == 4 ? like->dims[3] : VIZ_UNKNOWN, "width",
+                          "scale_width");
     give(n, 0, &out);
 }
 
 /* FlowNet's: for each place the products with those at most max_displacement away. */
 void infer_correlation(struct viz_graph *g, struct viz_node *n)
 {
-    int64_t kernel = viz_attr_int(n, "kernel_size", 1), reach = viz_attr_int(n, "max_displacement", 1);
-    int64_t stride = viz_attr_int(n, "stride1", 1), grid = viz_attr_int(n, "stride2", 1), pad = viz_attr_int(n, "pad_size", 0);
+    int64_t kernel = viz_attr_int(n, "kernel_size", 1),
+            reach = viz_attr_int(n, "max_displacement", 1);
+    int64_t stride = viz_attr_int(n, "stride1", 1), grid = viz_attr_int(n, "stride2", 1),
+            pad = viz_attr_int(n, "pad_size", 0);
     const int64_t most = 1 << 20;
 
     struct viz_shape both = nothing_known;
@@ -395,7 +423,9 @@ void infer_correlation(struct viz_graph *g, struct viz_node *n)
     if (both.ndim != 4) return;
     suggest(g, n, 0, &both);
     suggest(g, n, 1, &both);
-    if (kernel < 1 || stride < 1 || grid < 1 || reach < 0 || pad < 0 || kernel > most || reach > most || pad > most) return;
+    if (kernel < 1 || stride < 1 || grid < 1 || reach < 0 || pad < 0 || kernel > most ||
+        reach > most || pad > most)
+        return;
     int64_t border = reach + (kernel - 1) / 2, side = 2 * (reach / grid) + 1;
     struct viz_shape out = {4, {both.dims[0], side * side}};
     for (int i = 2; i < 4; i++) {
@@ -405,7 +435,7 @@ void infer_correlation(struct viz_graph *g, struct viz_node *n)
     give(n, 0, &out);
 }
 
-/* ---- what is said about shapes, and what is made ------------------------------------------------------------ */
+/* ---- what is said about shapes, and what is made ---- */
 
 void infer_shape_array(struct viz_graph *g, struct viz_node *n)
 {
@@ -426,7 +456,8 @@ static void give_drawn(struct viz_node *n, const struct viz_shape *before)
     size_t count = viz_attr_ints(n, viz_attr(n, "shape") != NULL ? "shape" : "size", dims);
 
     if (out.ndim < 0 || out.ndim + (int)count > VIZ_DIMS || out.ndim + (int)count == 0) return;
-    for (size_t i = 0; i < count; i++) out.dims[out.ndim++] = dims[i] > 0 ? sane(dims[i]) : VIZ_UNKNOWN;
+    for (size_t i = 0; i < count; i++)
+        out.dims[out.ndim++] = dims[i] > 0 ? sane(dims[i]) : VIZ_UNKNOWN;
     give(n, 0, &out);
 }
 
@@ -457,7 +488,8 @@ void infer_arange(struct viz_graph *g, struct viz_node *n)
     int64_t repeat = viz_attr_int(n, "repeat", 1);
 
     (void)g;
-    if (n->op[0] == 'R' || viz_attr_true(n, "infer_range") || repeat < 1) return; /* ONNX's Range has inputs */
+    if (n->op[0] == 'R' || viz_attr_true(n, "infer_range") || repeat < 1)
+        return; /* ONNX's Range has inputs */
     attr_real(n, "start", &start);
     attr_real(n, "step", &step);
     if (!attr_real(n, "stop", &stop)) {

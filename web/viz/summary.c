@@ -227,7 +227,7 @@ static bool is_asked_for(const struct viz_node *n, enum viz_role role)
 {
     uint64_t count;
 
-    if (n->op != NULL || n->is_given) return false;
+    if (n->op != NULL) return false;
     if (role == ROLE_DATA) return n->role == ROLE_DATA && is_open(n);
     return viz_is_param(n) && (n->output_count == 0 || !viz_shape_count(&n->shapes[0], &count));
 }
@@ -237,7 +237,8 @@ static unsigned add_names(struct buf *out, const struct viz_graph *g, enum viz_r
     unsigned total = 0;
 
     for (size_t i = 0; i < g->node_count; i++)
-        if (is_asked_for(&g->nodes[i], role) && total++ < NAMES_TOLD) add_name(out, g->nodes[i].name, total - 1);
+        if (is_asked_for(&g->nodes[i], role) && total++ < NAMES_TOLD)
+            add_name(out, g->nodes[i].name, total - 1);
     if (total > NAMES_TOLD) buf_format(out, " and %u more", total - NAMES_TOLD);
     return total;
 }
@@ -316,8 +317,9 @@ static void json_sum(struct buf *out, const struct sum *s)
         snprintf(count, sizeof count, "%" PRIu64, s->count);
         snprintf(bytes, sizeof bytes, "%" PRIu64, s->bytes);
     }
-    buf_format(out, "\"parameters\":%s,\"bytes\":%s,\"known\":%" PRIu64 ",\"arrays\":%u,\"unknown\":%u", count,
-               bytes, s->count, s->arrays, s->unknown);
+    buf_format(out,
+               "\"parameters\":%s,\"bytes\":%s,\"known\":%" PRIu64 ",\"arrays\":%u,\"unknown\":%u",
+               count, bytes, s->count, s->arrays, s->unknown);
 }
 
 static void json_layer(struct buf *out, const struct viz_graph *g, uint32_t at, const struct sum *s)

@@ -335,5 +335,6 @@ enum status viz_read(struct viz_graph *g, struct bytes file, struct error *e)
     while (first < file.size && strchr(" \t\r\n", at[first]) != NULL && at[first] != '\0') first++;
     if (first == file.size) return error_set(e, REASON_NETWORK_INVALID, "the file is empty");
     if (at[first] == '{' || at[first] == '[') return viz_read_symbol(g, bytes_of(at + skip, file.size - skip), e);
+    g->is_np_shape = true;
     return viz_read_onnx(g, file, e);
 }
