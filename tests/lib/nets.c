@@ -55,6 +55,14 @@ unsigned net_op(struct net *n, const char *op, const char *name, const char *att
     return add_op(n, op, name, attrs, inputs);
 }
 
+unsigned net_op_of(struct net *n, const char *op, const char *name, unsigned node, unsigned output,
+                   unsigned other)
+{
+    begin(n, op, name);
+    buf_format(&n->text, ", \"inputs\": [[%u, %u, 0], [%u, 0, 0]]}", node, output, other);
+    return n->count - 1;
+}
+
 struct bytes net_end(struct net *n, unsigned head)
 {
     buf_format(&n->text, "\n], \"heads\": [[%u, 0, 0]], \"attrs\": {\"mxnet_version\": [\"int\", 10901]}}\n", head);

@@ -16,6 +16,9 @@ unsigned net_var(struct net *n, const char *name);
 unsigned net_var_with(struct net *n, const char *name, const char *attrs, ...) PRINTF_LIKE(3, 4);
 /* An operator: attrs is JSON without braces, `"axis": "1"`, or ""; inputs end with -1. */
 unsigned net_op(struct net *n, const char *op, const char *name, const char *attrs, ...);
+/* Output `output` of one node with another node. */
+unsigned net_op_of(struct net *n, const char *op, const char *name, unsigned node, unsigned output,
+                   unsigned other);
 /* Ends the file; the text has a zero behind it. */
 struct bytes net_end(struct net *n, unsigned head);
 void net_fini(struct net *n);

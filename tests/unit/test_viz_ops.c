@@ -84,6 +84,7 @@ TEST(shapes_of_operators_follow_from_their_definitions)
         {"crop", "'begin': '(0, 1)', 'end': '(2, 4)'", {"3,5"}, "2x3"},
         {"slice", "'begin': '(0, 1)', 'end': '(2, 4)'", {"?"}, "?"},
         {"slice", "'begin': '(2,)', 'end': '(2,)'", {"5"}, "?"},
+        {"slice", "'begin': '(1,)', 'end': '(4,)', 'step': '(9223372036854775807,)'", {"5"}, "?"},
         {"slice_like", "", {"5,6", "3,4"}, "3x4"},
         {"slice_like", "'axes': '(1, -1)'", {"2,6,7", "3,4,5"}, "2x4x5"},
         {"slice_like", "", {"5,6", "3,4,5"}, "?"},
@@ -310,4 +311,190 @@ TEST(all_outputs_of_an_operator_have_shapes)
         viz_graph_fini(&g);
     }
     buf_fini(&file);
+}
+
+/* ---- hostile attributes
+ * -------------------------------------------------------------------------------------- */
+
+static uint64_t state;
+
+static unsigned draw(unsigned below)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(state >> 33) % below;
+}
+
+/* A list of 1 to 17 numbers, most of them sensible. */
+static const char *draw_value(char out[400])
+{
+    static const char *const values[] = {
+        "0",
+        "1",
+        "2",
+        "3",
+        "-1",
+        "-2",
+        "-3",
+        "-4",
+        "-5",
+        "-6",
+        "None",
+        "0.5",
+        "True",
+        "",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "281474976710656",
+        "1e300",
+        "nan",
+        "(",
+    };
+    unsigned count = 1 + draw(draw(8) == 0 ? 17 : 4);
+    int used = snprintf(out, 400, "(");
+
+    for (unsigned i = 0; i < count; i++)
+        used += snprintf(out + used, 400 - (size_t)used, "%s%s", i > 0 ? ", " : "",
+                         values[draw(draw(2) == 0 ? 5 : sizeof values / sizeof values[0])]);
+    snprintf(out + used, 400 - (size_t)used, count > 1 || draw(2) == 0 ? ")" : "");
+    return count == 1 && draw(2) == 0 ? out + 1 : out;
+}
+
+static void check_sane(const struct viz_graph *g)
+{
+    for (size_t i = 0; i < g->node_count; i++)
+        for (uint32_t k = 0; k < g->nodes[i].output_count; k++) {
+            const struct viz_shape *s = &g->nodes[i].shapes[k];
+            CHECK(s->ndim >= VIZ_UNKNOWN && s->ndim <= VIZ_DIMS);
+            for (int d = 0; d < s->ndim; d++)
+                if (s->dims[d] < VIZ_BATCH || s->dims[d] > (int64_t)1 << 48)
+                    test_fail(__FILE__, __LINE__, "%s: dimension %d is %lld", g->nodes[i].op, d,
+                              (long long)s->dims[d]);
+        }
+}
+
+TEST(no_attribute_makes_a_shape_that_cannot_be)
+{
+    static const char *const ops[] = {
+        "Convolution",
+        "Deconvolution",
+        "Pooling",
+        "FullyConnected",
+        "Embedding",
+        "RNN",
+        "BatchNorm",
+        "Concat",
+        "_rnn_param_concat",
+        "stack",
+        "Flatten",
+        "Reshape",
+        "_npx_reshape",
+        "transpose",
+        "SwapAxis",
+        "expand_dims",
+        "squeeze",
+        "slice_axis",
+        "slice",
+        "Crop",
+        "slice_like",
+        "Pad",
+        "broadcast_to",
+        "broadcast_like",
+        "broadcast_axis",
+        "depth_to_space",
+        "space_to_depth",
+        "diag",
+        "repeat",
+        "tile",
+        "im2col",
+        "argsort",
+        "topk",
+        "pick",
+        "SequenceMask",
+        "SequenceLast",
+        "SliceChannel",
+        "_split_v2",
+        "UpSampling",
+        "_contrib_AdaptiveAvgPooling2D",
+        "_contrib_BilinearResize2D",
+        "Correlation",
+        "one_hot",
+        "take",
+        "where",
+        "cumsum",
+        "moments",
+        "sum",
+        "argmax",
+        "dot",
+        "batch_dot",
+        "CTCLoss",
+        "SoftmaxOutput",
+        "_zeros",
+        "_arange",
+        "_eye",
+        "_linspace",
+        "_random_uniform",
+        "_sample_uniform",
+        "_sample_multinomial",
+        "_contrib_arange_like",
+        "amp_multicast",
+        "broadcast_add",
+        "elemwise_add",
+    };
+    static const char *const attrs[] = {
+        "axis",         "dim",          "axes",
+        "shape",        "newshape",     "kernel",
+        "stride",       "pad",          "dilate",
+        "num_filter",   "num_group",    "num_hidden",
+        "input_dim",    "output_dim",   "begin",
+        "end",          "step",         "pad_width",
+        "reps",         "repeats",      "k",
+        "axis1",        "axis2",        "block_size",
+        "num_outputs",  "indices",      "sections",
+        "squeeze_axis", "output_size",  "height",
+        "scale_height", "mode",         "max_displacement",
+        "stride1",      "stride2",      "kernel_size",
+        "pad_size",     "lhs_axes",     "rhs_axes",
+        "size",         "start",        "stop",
+        "repeat",       "num",          "N",
+        "depth",        "scale",        "h_w",
+        "keepdims",     "state_size",   "num_layers",
+        "ret_typ",      "dim1",         "dim2",
+        "flatten",      "target_shape", "adj",
+    };
+    struct error e;
+
+    state = 7;
+    for (unsigned round = 0; round < 6000; round++) {
+        struct net n = {0};
+        struct viz_graph g = {.arena = {.limit = VIZ_MEMORY_MAX}};
+        char text[1600], value[400];
+        unsigned inputs = draw(4), outputs = draw(6) == 0 ? 3 : 1;
+        int used = 0;
+
+        for (unsigned i = 0; i < inputs; i++) {
+            snprintf(text, sizeof text, "in%u", i);
+            if (draw(4) == 0) net_var(&n, text);
+            else net_var_with(&n, text, "\"__shape__\": \"%s\"", draw_value(value));
+        }
+        text[0] = '\0';
+        for (unsigned i = draw(6), at = draw(50); i > 0; i--, at += 1 + draw(9))
+            used += snprintf(text + used, sizeof text - (size_t)used, "%s\"%s\": \"%s\"",
+                             used > 0 ? ", " : "", attrs[at % (sizeof attrs / sizeof attrs[0])],
+                             draw_value(value));
+        unsigned op = net_op(&n, ops[round % (sizeof ops / sizeof ops[0])], "op", text,
+                             inputs > 0 ? 0 : -1, inputs > 1 ? 1 : -1, inputs > 2 ? 2 : -1, -1);
+        unsigned other = net_var_with(&n, "other", "\"__shape__\": \"%s\"", draw_value(value));
+        for (unsigned i = 0; i < outputs; i++) {
+            snprintf(value, sizeof value, "end%u", i);
+            net_op_of(&n, "elemwise_add", value, op, i, other);
+        }
+        enum status s = viz_read(&g, net_end(&n, op), &e);
+        if (s == STATUS_OK) {
+            viz_roles(&g);
+            viz_infer(&g);
+            check_sane(&g);
+        }
+        viz_graph_fini(&g);
+        net_fini(&n);
+    }
 }

@@ -679,7 +679,7 @@ static void split_evenly(struct viz_graph *g, struct viz_node *n, int at, int64_
     for (size_t i = 0; i < n->output_count; i++) refine(&part, &n->shapes[i]);
     for (size_t i = 0; i < n->output_count; i++) give(n, i, &part);
     whole = part;
-    if (squeeze && !insert(&whole, at, parts)) return;
+    if (squeeze && !insert(&whole, at, sane(parts))) return;
     if (!squeeze) whole.dims[at] = dim_times(part.dims[at], parts);
     suggest(g, n, 0, &whole);
 }

@@ -214,6 +214,7 @@ static int64_t slice_count(int64_t size, int64_t begin, int64_t end, int64_t ste
     bool whole = (begin == NO_VALUE || begin == 0) && end == NO_VALUE;
 
     if (step == NO_VALUE || step == 0) step = 1;
+    if (step > DIM_MAX || step < -DIM_MAX) return VIZ_UNKNOWN;
     if (whole && step == 1) return size; /* a batch stays a batch */
     if (size < 0) return VIZ_UNKNOWN;
     if (begin == NO_VALUE) begin = step > 0 ? 0 : size - 1;
