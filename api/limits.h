@@ -25,6 +25,7 @@ enum {
     WORKER_NAME_SIZE_MAX = 128,
     BARRIER_NAME_SIZE_MAX = 128,
     TOKEN_SIZE_MAX = 4096,
+    TOKEN_SIZE_MIN = 16,             /* of a daemon's; fewer can be guessed */
     JSON_SIZE_MAX = 1 << 20,         /* of a control method's document */
     JSON_DEPTH_MAX = 32,
     DIMS_MAX = 8,

@@ -125,8 +125,13 @@ static enum status read_token(const char *path, char **out, struct error *e)
     if (fd >= 0) close(fd);
     if (n < 0) return error_set(e, REASON_BAD_ARGUMENT, "--token-file %s: %s", path, strerror(errno));
     while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r' || text[n - 1] == ' ')) n--;
-    if (n == 0 || n > TOKEN_SIZE_MAX)
-        return error_set(e, REASON_BAD_ARGUMENT, "--token-file %s: a token has 1 to %d bytes", path, TOKEN_SIZE_MAX);
+    if (n < TOKEN_SIZE_MIN || n > TOKEN_SIZE_MAX)
+        return error_set(e, REASON_BAD_ARGUMENT, "--token-file %s: a token has %d to %d characters; make one by: head -c "
+                         "24 /dev/urandom | base64 > FILE", path, TOKEN_SIZE_MIN, TOKEN_SIZE_MAX);
+    for (ssize_t i = 0; i < n; i++)
+        if ((unsigned char)text[i] < ' ' || text[i] == 0x7f)
+            return error_set(e, REASON_BAD_ARGUMENT, "--token-file %s: %s; a token is one line of text", path,
+                             text[i] == '\n' ? "it has several lines" : "it has control characters");
     *out = mem_text(text, (size_t)n);
     return *out != NULL ? STATUS_OK : error_set(e, REASON_NO_MEMORY, "no memory for the token");
 }
@@ -173,6 +178,15 @@ static enum status reload(struct error *e)
     return STATUS_OK;
 }
 
+static void warn_open_token(void)
+{
+    const char *path = the.settings.token_file;
+    struct stat file;
+
+    if (path != NULL && stat(path, &file) == 0 && (file.st_mode & S_IROTH) != 0)
+        log_warn("settings", "--token-file %s can be read by everybody on this machine: chmod o-r", path);
+}
+
 static void take_hangup(void)
 {
     char state[80];
@@ -180,8 +194,12 @@ static void take_hangup(void)
 
     snprintf(state, sizeof state, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(clock_ns() / 1000));
     tell_manager(state);
-    if (reload(&e) == STATUS_OK) log_info("main", "the settings were read anew");
-    else log_error("main", "the settings were not read anew, and nothing has changed: %s", e.text);
+    if (reload(&e) == STATUS_OK) {
+        log_info("main", "the settings were read anew");
+        warn_open_token();
+    } else {
+        log_error("main", "the settings were not read anew, and nothing has changed: %s", e.text);
+    }
     tell_manager("READY=1");
 }
 
@@ -501,14 +519,24 @@ static bool is_journal(void)
 
 static void warn_stranger(const char *name, const char *near)
 {
-    if (near != NULL) log_warn("settings", "%s in the environment is no setting; did you mean %s?", name, near);
+    if (strcmp(name, "PARAMD_TOKEN") == 0 && the.settings.token_file != NULL) return; /* a client's, beside it */
+    if (strcmp(name, "PARAMD_TOKEN") == 0)
+        log_warn("settings", "PARAMD_TOKEN in the environment is for clients, and protects nothing here; write the token to "
+                 "a file and name it by PARAMD_TOKEN_FILE");
+    else if (near != NULL) log_warn("settings", "%s in the environment is no setting; did you mean %s?", name, near);
     else log_warn("settings", "%s in the environment is no setting", name);
+}
+
+static void warn_settings(void)
+{
+    settings_strangers(warn_stranger);
+    warn_open_token();
 }
 
 /* What the command line asks for instead of a daemon; false: nothing. */
 static bool answer_asks(const struct settings *s)
 {
-    if (s->print || s->check) settings_strangers(warn_stranger);
+    if (s->print || s->check) warn_settings();
     if (s->help) settings_help(stdout);
     else if (s->version) puts("paramd 0.1.0");
     else if (s->print) settings_print(s, stdout);
@@ -522,7 +550,7 @@ static enum status start(struct error *e)
     enum status s = log_start(e);
 
     if (s != STATUS_OK) return s;
-    settings_strangers(warn_stranger);
+    warn_settings();
     s = start_core(e);
 
     if (s != STATUS_OK) return s;

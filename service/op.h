@@ -80,6 +80,7 @@ struct peer {
     void *link;
     struct session *session;         /* NULL before HELLO */
     char *address;
+    unsigned wrong_tokens;           /* that came over it */
     struct placed placed;
     struct list requests;            /* kept ones */
 };

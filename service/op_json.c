@@ -213,6 +213,22 @@ json_t *server_info_json(const struct server *s)
                      "bulk", bulk_json(s), "mailbox", mailbox_offer(s), "limits", limits_json(s));
 }
 
+/* One line for a machine that tries (the log folds them): without the port, which is another one each time. */
+static enum status refuse_token(struct peer *p, struct bytes token, struct error *e)
+{
+    const char *port = strncmp(p->address, "tcp:", 4) == 0 ? strrchr(p->address, ':') : strchr(p->address, ',');
+    const char *what = token.size == 0 ? "missing" : "wrong";
+
+    p->wrong_tokens += token.size > 0;
+    log_warn("server", "%.*s said HELLO with a %s token; --token-file holds the right one",
+             (int)(port != NULL ? (size_t)(port - p->address) : strlen(p->address)), p->address, what);
+    if (p->wrong_tokens >= WRONG_TOKENS_MAX && p->ops->hang_up != NULL) p->ops->hang_up(p->link);
+    return error_set(e, REASON_BAD_TOKEN, "the token is %s; give the one of the daemon's --token-file", what);
+}
+
+/* What comes after so many wrong ones in one go is not even compared, where the connection is about to end. */
+static bool may_try_token(const struct peer *p) { return p->wrong_tokens < WRONG_TOKENS_MAX || p->ops->hang_up == NULL; }
+
 void method_Hello(struct request *r, json_t *in)
 {
     struct server *s = r->server;
@@ -224,9 +240,7 @@ void method_Hello(struct request *r, json_t *in)
     if (st == STATUS_OK) st = get_text(in, "token", false, &token, &e);
     if (st == STATUS_OK) st = get_text(in, "name", false, &name, &e);
     if (st == STATUS_OK) st = get_text(in, "client", false, &client, &e);
-    if (st == STATUS_OK && !token_fits(s, token))
-        st = error_set(&e, REASON_BAD_TOKEN, "the token is %s; give the one of the daemon's --token-file",
-                       token.size == 0 ? "missing" : "wrong");
+    if (st == STATUS_OK && (!may_try_token(r->peer) || !token_fits(s, token))) st = refuse_token(r->peer, token, &e);
     /* One that could speak for many would need no connections to keep many clients alive. */
     if (st == STATUS_OK && r->session != NULL && memcmp(&r->session->id, &r->header.worker, sizeof r->header.worker) != 0)
         st = error_set(&e, REASON_BAD_ARGUMENT, "another client has said HELLO on this connection; open one for each");

@@ -40,6 +40,7 @@ struct peer_ops {
     void (*answer)(void *link, struct outgoing *o);          /* takes o until o->done */
     void (*detach)(void *link, const void *owner);           /* sp_detach; a failure closes the connection */
     void (*discard)(void *link);                             /* sp_discard */
+    void (*hang_up)(void *link);                             /* ends it once the answer is out; NULL: it cannot */
     void (*bound)(void *link, size_t frame_max);             /* sp_set_soft_max; NULL: frames are whole when they come */
 };
 

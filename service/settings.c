@@ -315,7 +315,7 @@ static enum status read_environment(struct settings *s, struct error *e)
 void settings_strangers(void (*say)(const char *name, const char *near))
 {
     /* Other programs of paramd read these. */
-    static const char *const others[] = {"PARAMD_CONFIG", "PARAMD_URL", "PARAMD_TOKEN", "PARAMD_ON_REINIT",
+    static const char *const others[] = {"PARAMD_CONFIG", "PARAMD_URL", "PARAMD_ON_REINIT",
                                          "PARAMD_STORE", "PARAMD_CUDA_PLUGIN", "PARAMD_NCCL", "PARAMD_LIBRARY",
                                          "PARAMD_DAEMON", "PARAMD_BIN"};
     enum { OTHER_COUNT = sizeof others / sizeof others[0] };

@@ -59,6 +59,7 @@ struct conn {
     bool paused;                 /* its queue is full; nothing is read until it is half empty */
     unsigned malformed;          /* frames in a row that were none */
     bool spoken;                 /* a frame has come */
+    bool hung_up;                /* it ends when the answers so far are written */
     uint64_t began_ms;
     struct motion in, out;
     struct { uint64_t bytes, since_ms; } taken;  /* while draining: delivered, and since when no more */
@@ -141,6 +142,7 @@ static void conn_turn(struct conn *c, bool readable)
     if (s == STATUS_OK && sp_wants_write(c->sp)) s = sp_write(c->sp, &e);
     if (s == STATUS_OK && c->malformed >= MALFORMED_MAX)
         s = error_set(&e, REASON_MALFORMED, "the last %u frames were none", c->malformed);
+    if (s == STATUS_OK && c->hung_up) s = error_set(&e, REASON_BAD_TOKEN, "%d wrong tokens", WRONG_TOKENS_MAX);
     if (s != STATUS_OK) {
         conn_end(c, &e);
         return;
@@ -212,6 +214,14 @@ static void conn_discard(void *link)
     if (c->sp != NULL) sp_discard(c->sp);
 }
 
+static void conn_hang_up(void *link)
+{
+    struct conn *c = link;
+
+    c->hung_up = true;
+    loop_later(c->door->base.config.loop, &c->task);
+}
+
 static void conn_bound(void *link, size_t frame_max)
 {
     struct conn *c = link;
@@ -220,7 +230,8 @@ static void conn_bound(void *link, size_t frame_max)
 
 static const struct sp_handler conn_handler = {conn_place, conn_frame};
 static const struct peer_ops conn_ops = {
-    .door = "sp", .answer = conn_answer, .detach = conn_detach, .discard = conn_discard, .bound = conn_bound};
+    .door = "sp", .answer = conn_answer, .detach = conn_detach, .discard = conn_discard, .hang_up = conn_hang_up,
+    .bound = conn_bound};
 
 /* ---- new connections ------------------------------------------------------------------------------------------ */
 

@@ -57,6 +57,7 @@ struct exchange {
 
     /* http.c's: */
     struct line *line;
+    const char *head;                /* where the request begins in libmicrohttpd's buffer */
     bool begun;
     bool counted;
     bool has_body;

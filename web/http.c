@@ -278,6 +278,14 @@ static enum MHD_Result answer(struct exchange *x)
     return result;
 }
 
+/* libmicrohttpd would read the parameters once more, into the memory for headers, and end the connection without an
+ * answer where a few hundred of them do not fit. target_read has them all; the text is in libmicrohttpd's own buffer. */
+static void cut_query(const char *uri)
+{
+    char *query = strchr(uri, '?');
+    if (query != NULL) query[1] = '\0';
+}
+
 static void *begin_request(void *ctx, const char *uri, struct MHD_Connection *c)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
@@ -290,6 +298,7 @@ static void *begin_request(void *ctx, const char *uri, struct MHD_Connection *c)
     x->line = info != NULL ? info->socket_context : NULL;
     x->began_ns = clock_ns();
     if (target_read(uri, &x->target, &x->error) == STATUS_OK) x->error.status = STATUS_OK;
+    cut_query(uri);
     return x;
 }
 
@@ -303,7 +312,10 @@ static void end_request(void *ctx, struct MHD_Connection *c, void **state, enum 
     if (x == NULL) return;
     line_phase(x->line, LINE_IDLE);
     count_once(x);
-    if (x->method != NULL && x->target.raw != NULL) log_debug("http", "%s %s %u", x->method, x->target.raw, x->code);
+    if (x->method != NULL && x->target.raw != NULL) {
+        /* Without the query: somebody may have put a token there. */
+        log_debug("http", "%s %.*s %u", x->method, (int)strcspn(x->target.raw, "?"), x->target.raw, x->code);
+    }
     if (x->begun) atomic_fetch_sub(&h->active, 1);
     give_room(h, x->room);
     for (size_t i = 0; i < x->header_count; i++) mem_free(x->headers[i].value);
@@ -336,6 +348,29 @@ static enum status check(struct exchange *x, struct error *e)
     return s == STATUS_OK ? gate_check_body(x, e) : s;
 }
 
+/* Of whom, without the port: so that the lines about one machine are folded. */
+static void host_of(const struct exchange *x, char out[INET6_ADDRSTRLEN])
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *from = info != NULL ? info->client_addr : NULL;
+    const void *number = from == NULL ? NULL
+                         : from->sa_family == AF_INET6 ? (const void *)&((const struct sockaddr_in6 *)(const void *)from)->sin6_addr
+                         : (const void *)&((const struct sockaddr_in *)(const void *)from)->sin_addr;
+
+    if (number == NULL || inet_ntop(from->sa_family, number, out, INET6_ADDRSTRLEN) == NULL) snprintf(out, INET6_ADDRSTRLEN, "?");
+}
+
+/* A page without one asks for it, so only one that was given counts. */
+static void take_wrong_token(struct exchange *x)
+{
+    char host[INET6_ADDRSTRLEN];
+
+    if (exchange_header(x, "Authorization") == NULL) return;
+    if (line_wrong_token(x->line) >= WRONG_TOKENS_MAX) x->hang_up = true;
+    host_of(x, host);
+    log_warn("http", "%s gave a wrong token; --token-file holds the right one", host);
+}
+
 /* Headers are there, the body is not: everything that can be refused is refused now. */
 static enum MHD_Result begin(struct exchange *x, const char *method)
 {
@@ -343,6 +378,7 @@ static enum MHD_Result begin(struct exchange *x, const char *method)
 
     x->begun = true;
     atomic_fetch_add(&x->http->active, 1);
+    x->head = method;
     x->method = strcmp(method, "HEAD") == 0 ? "GET" : method;
     line_phase(x->line, LINE_WORKING);
     if (check(x, &e) == STATUS_OK) {
@@ -351,6 +387,7 @@ static enum MHD_Result begin(struct exchange *x, const char *method)
         return MHD_YES;
     }
     x->hang_up = x->hang_up || x->has_body;
+    if (e.reason == REASON_BAD_TOKEN) take_wrong_token(x);
     say_error(x, &e, NULL);
     /* An answer at this point ends the connection; one to a request without a body can wait for the next call. */
     return x->hang_up ? answer(x) : MHD_YES;

@@ -22,6 +22,7 @@ struct line {
     uint64_t since_ms;               /* the phase, or the present stretch of it, began */
     uint64_t bytes;                  /* that had moved then */
     uint64_t seen, seen_ms;          /* while draining: bytes that had moved, and since when no more */
+    unsigned wrong_tokens;
     bool cut;
 };
 
@@ -167,6 +168,15 @@ void line_phase(struct line *l, enum line_phase p)
     l->since_ms = clock_ms();
     if (p == LINE_BODY || p == LINE_ANSWER) l->bytes = moved(l);
     pthread_mutex_unlock(&l->reaper->lock);
+}
+
+unsigned line_wrong_token(struct line *l)
+{
+    if (l == NULL) return 1;
+    pthread_mutex_lock(&l->reaper->lock);
+    unsigned count = ++l->wrong_tokens;
+    pthread_mutex_unlock(&l->reaper->lock);
+    return count;
 }
 
 void line_close(struct line *l)

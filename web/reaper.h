@@ -34,6 +34,8 @@ void reaper_stop(struct reaper *r);              /* all lines are closed. NULL i
 /* Any thread. NULL: no memory; the other calls take it and do nothing. */
 struct line *line_open(struct reaper *r, int fd);
 void line_phase(struct line *l, enum line_phase p);
+/* One more wrong token came over it; how many that makes. */
+unsigned line_wrong_token(struct line *l);
 void line_close(struct line *l);
 
 #endif

@@ -19,6 +19,9 @@ import urllib.error
 import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
+import wire  # noqa: E402
+
 PARAMD = os.environ.get("PARAMD_BIN", os.path.join(ROOT, "build", "paramd"))
 ANY = ["--listen", "tcp://127.0.0.1:0", "--admin", "127.0.0.1:0", "--probe", "127.0.0.1:0"]
 PARAMCTL = os.path.join(os.path.dirname(PARAMD), "paramctl")
@@ -211,7 +214,7 @@ class Settings(unittest.TestCase):
         self.assertIn("PARAMD_TOKEN_FILE", text)
 
     def test_print_config_tells_values_and_origins_and_never_the_token(self):
-        with written("s3cret-token\n") as token, written(f"# mine\ntoken-file = {token}\nround_timeout = 7.5\n") as conf:
+        with written("s3cret-token-of-it\n") as token, written(f"# mine\ntoken-file = {token}\nround_timeout = 7.5\n") as conf:
             done = run("--config", conf, "--log", "warn", "--print-config", PARAMD_DRAIN_TIMEOUT="3")
             self.assertEqual(done.returncode, 0, done.stderr)
             for line in (fr"token-file +=  ?{token} +# {conf}:2", fr"round-timeout +=  ?7.5 +# {conf}:3",
@@ -261,22 +264,22 @@ class Settings(unittest.TestCase):
 
 class Reload(unittest.TestCase):
     def test_sighup_takes_what_may_change(self):
-        with written("old\n") as token, written(f"token-file = {token}\nlog = warn\n") as conf:
+        with written("the-old-token-of-it\n") as token, written(f"token-file = {token}\nlog = warn\n") as conf:
             with Running("--config", conf) as d:
-                self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer old")[0], 200)
-                rewrite(token, "new\n")
+                self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer the-old-token-of-it")[0], 200)
+                rewrite(token, "the-new-token-of-it\n")
                 rewrite(conf, f"token-file = {token}\nlog = debug\nlog-format = json\nstaging-max = 64m\n")
                 self.assertIn("the settings were read anew", d.reload())
-                self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer old")[0], 401)
-                status, _, body = d.get("admin", "/v1/info", Authorization="Bearer new")
+                self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer the-old-token-of-it")[0], 401)
+                status, _, body = d.get("admin", "/v1/info", Authorization="Bearer the-new-token-of-it")
                 self.assertEqual(status, 200)
                 self.assertEqual(json.loads(body)["memory"]["staging_max"], 64 << 20)
                 self.assertTrue(json.loads(d.log().splitlines()[-1]))
 
     def test_a_reload_with_any_fault_changes_nothing(self):
-        with written("old\n") as token, written(f"token-file = {token}\n") as conf:
+        with written("the-old-token-of-it\n") as token, written(f"token-file = {token}\n") as conf:
             with Running("--config", conf) as d:
-                rewrite(token, "new\n")
+                rewrite(token, "the-new-token-of-it\n")
                 for text, words in ((f"token-file = {token}\nthreads = 3\n", "threads cannot change"),
                                     (f"token-file = {token}\nlistn = x\n", "did you mean listen?"),
                                     ("token-file = /nonexistent\n", "No such file")):
@@ -285,8 +288,8 @@ class Reload(unittest.TestCase):
                     self.assertIn(words, said)
                     self.assertIn("nothing has changed", said)
                     self.assertTrue(said.startswith("ts="), said)  # the format neither
-                    self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer old")[0], 200)
-                    self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer new")[0], 401)
+                    self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer the-old-token-of-it")[0], 200)
+                    self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer the-new-token-of-it")[0], 401)
                 self.assertIsNone(d.proc.poll())
 
 
@@ -472,6 +475,81 @@ class Unread(unittest.TestCase):
             self.ends(proc)
 
 
+class Tokens(unittest.TestCase):
+    RIGHT = "s3cret-token-of-it"
+    BAD_TOKEN = 34  # of the list of reasons
+
+    def hello(self, peer, token):
+        return peer.call("Hello", {"token": token})
+
+    def test_a_token_that_can_be_guessed_or_has_several_lines_is_refused(self):
+        for text, words in (("", "has 16 to 4096 characters"), ("fifteen-letters\n", "has 16 to 4096 characters"),
+                            ("x" * 4097, "has 16 to 4096 characters"), ("a-token-for-one\nand-one-more\n", "several lines"),
+                            ("sixteen-letters-\0x", "control characters")):
+            with written(text) as token:
+                for more in ((), ("--check-config",)):
+                    done = run(*ANY, "--token-file", token, *more)
+                    self.assertEqual(done.returncode, 2)
+                    self.assertIn(words, done.stderr)
+        for text in ("sixteen-letters-", "sixteen-letters-\r\n", "x" * 4096):
+            with written(text) as token:
+                self.assertEqual(run("--token-file", token, "--check-config").returncode, 0)
+
+    def test_a_token_file_that_everybody_can_read_is_a_warning(self):
+        with written(self.RIGHT) as token:
+            for mode, warned in ((0o600, False), (0o640, False), (0o644, True)):
+                os.chmod(token, mode)
+                done = run("--token-file", token, "--check-config")
+                self.assertEqual(done.returncode, 0)
+                self.assertEqual("can be read by everybody" in done.stderr, warned)
+
+    def test_paramd_token_protects_nothing_and_is_told(self):
+        said = run("--check-config", PARAMD_TOKEN=self.RIGHT).stderr
+        self.assertIn("name it by PARAMD_TOKEN_FILE", said)
+        self.assertNotIn(self.RIGHT, said)
+        with written(self.RIGHT) as token:
+            self.assertEqual(run("--check-config", "--token-file", token, PARAMD_TOKEN=self.RIGHT).stderr, "")
+
+    def test_a_token_in_a_url_is_not_logged(self):
+        with written(self.RIGHT) as token, Running("--token-file", token, "--log", "debug") as d:
+            self.assertEqual(d.get("admin", f"/v1/info?token={self.RIGHT}")[0], 401)
+            self.assertEqual(d.get("admin", f"/v1/info?{self.RIGHT}", Authorization=f"Bearer {self.RIGHT}")[0], 400)
+            soon(lambda: d.log().count("GET /v1/info ") == 2)
+            self.assertNotIn(self.RIGHT, d.log())
+
+    def test_wrong_tokens_at_the_data_doors_are_one_line_of_the_log_and_a_number(self):
+        with written(self.RIGHT) as token, Running("--token-file", token) as d:
+            for _ in range(80):
+                with wire.Peer(d.fields["bulk"]) as p:
+                    self.assertEqual(self.hello(p, "wrong-token-of-it").reason, self.BAD_TOKEN)
+            d.proc.send_signal(signal.SIGTERM)
+            self.assertEqual(d.proc.wait(20), 0)
+            lines = [line for line in d.log().splitlines() if "token" in line]
+            self.assertEqual([re.sub("ts=\\S+ ", "", line) for line in lines if "repeated" not in line],
+                             ['level=warn component=server msg="tcp://127.0.0.1 said HELLO with a wrong token; '
+                              '--token-file holds the right one"'])
+            self.assertEqual(sum(int(n) for n in re.findall(r"repeated=(\d+)", "\n".join(lines))), 79)
+
+    def test_a_connection_ends_with_the_tenth_wrong_token(self):
+        with written(self.RIGHT) as token, Running("--token-file", token) as d:
+            with wire.Peer(d.fields["bulk"]) as p:
+                for _ in range(9):
+                    self.assertEqual(self.hello(p, "wrong-token-of-it").reason, self.BAD_TOKEN)
+                self.assertEqual(self.hello(p, self.RIGHT).status, 0)
+                self.assertEqual(self.hello(p, "wrong-token-of-it").reason, self.BAD_TOKEN)
+                with self.assertRaises(wire.Closed):
+                    p.receive()
+            with wire.Peer(d.fields["bulk"]) as p:  # all at once: the eleventh is not even compared
+                hello = lambda token: p.message(wire.frame("Hello", body=json.dumps({"token": token}).encode(), worker=p.worker))
+                p.raw(b"".join(hello("wrong-token-of-it") for _ in range(10)) + hello(self.RIGHT))
+                with self.assertRaises(wire.Closed):
+                    while True:
+                        self.assertEqual(p.receive().reason, self.BAD_TOKEN)
+            text = d.get("probe", "/metrics")[2]
+            self.assertRegex(text, r'paramd_refused_total{reason="invalid-token"} 2[01]\n')
+            self.assertIn('paramd_connections_refused_total{reason="invalid-token"} 2\n', text)
+
+
 class Scarcity(unittest.TestCase):
     def test_without_descriptors_it_lives_counts_and_serves_again(self):
         with Running(limits=[(resource.RLIMIT_NOFILE, 64)]) as d:
@@ -502,14 +580,14 @@ class Scarcity(unittest.TestCase):
             self.assertLess(len(d.log().splitlines()), 20)
 
     def test_requests_are_logged_at_debug_only_and_without_the_token(self):
-        with written("s3cret-token\n") as token:
+        with written("s3cret-token-of-it\n") as token:
             for level, told in (("info", False), ("debug", True)):
                 with Running("--log", level, "--token-file", token) as d:
                     with socket.create_connection(d.address("bulk"), 2) as s:
                         s.sendall(b"\0SP\0\0\x30\0\0" + health_request(1))
                         s.settimeout(5)
                         s.recv(8 + 20, socket.MSG_WAITALL)
-                    d.get("admin", "/v1/info", Authorization="Bearer s3cret-token")
+                    d.get("admin", "/v1/info", Authorization="Bearer s3cret-token-of-it")
                     d.proc.send_signal(signal.SIGTERM)
                     self.assertEqual(d.proc.wait(8), 0)
                     self.assertEqual("Health" in d.log(), told)
@@ -647,12 +725,12 @@ class Http(unittest.TestCase):
 
     def test_the_token_is_asked_for_on_the_admin_port_and_not_on_the_probe_port(self):
         with tempfile.NamedTemporaryFile("w", suffix=".token") as file:
-            file.write("s3cret\n")
+            file.write("s3cret-token-of-it\n")
             file.flush()
             with Running("--token-file", file.name) as d:
                 self.assertEqual(d.get("admin", "/v1/info")[0], 401)
-                self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer s3creT")[0], 401)
-                self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer s3cret")[0], 200)
+                self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer s3cret-token-of-iT")[0], 401)
+                self.assertEqual(d.get("admin", "/v1/info", Authorization="Bearer s3cret-token-of-it")[0], 200)
                 self.assertEqual(d.get("probe", "/livez")[0], 200)
 
 

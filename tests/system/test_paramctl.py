@@ -555,7 +555,7 @@ class Token(Base):
     @classmethod
     def setUpClass(cls):
         cls.secret = tempfile.NamedTemporaryFile("w", suffix=".token")
-        cls.secret.write("s3cret\n")
+        cls.secret.write("s3cret-token-of-it\n")
         cls.secret.flush()
         cls.arguments = ("--token-file", cls.secret.name)
         super().setUpClass()
@@ -578,8 +578,8 @@ class Token(Base):
     def test_the_token_comes_from_a_file_or_the_environment(self):
         self.ctl("info", "--token-file", self.secret.name)
         self.ctl("health", env={"PARAMD_TOKEN_FILE": self.secret.name})
-        self.ctl("health", env={"PARAMD_TOKEN": "s3cret"})
-        self.ctl("health", env={"PARAMD_TOKEN": "s3cret", "PARAMD_TOKEN_FILE": "/nonexistent"})
+        self.ctl("health", env={"PARAMD_TOKEN": "s3cret-token-of-it"})
+        self.ctl("health", env={"PARAMD_TOKEN": "s3cret-token-of-it", "PARAMD_TOKEN_FILE": "/nonexistent"})
 
 
 class Caps(Base):

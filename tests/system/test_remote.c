@@ -607,14 +607,14 @@ TEST(a_token_is_asked_for_and_shown)
     int fd = mkstemp(path);
     struct paramd *kv;
 
-    CHECK(fd >= 0 && write(fd, "secret\n", 7) == 7);
+    CHECK(fd >= 0 && write(fd, "secret-token-of-it\n", 19) == 19);
     close(fd);
     struct daemon_options o = {.more = {"--token-file", path}};
     start(&o);
     unlink(path);
     options_of(&ways[0], server->data, "", options);
     CHECK_EQ(paramd_create("dist_async", options, &kv, &e), 16);
-    options_of(&ways[0], server->data, ", \"token\": \"secret\"", options);
+    options_of(&ways[0], server->data, ", \"token\": \"secret-token-of-it\"", options);
     CHECK_CALL(paramd_create("dist_async", options, &kv, &e));
     init_with(kv, 2);
     check_pull(kv, 2);

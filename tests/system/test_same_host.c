@@ -504,12 +504,12 @@ TEST(a_token_is_asked_for_before_a_mailbox_is)
     int fd = mkstemp(file);
     struct paramd *kv;
 
-    CHECK(fd >= 0 && write(fd, "secret", 6) == 6);
+    CHECK(fd >= 0 && write(fd, "secret-token-of-it", 18) == 18);
     start("random", "--token-file", file);
     char options[300];
     snprintf(options, sizeof options, "{\"url\": \"%s\"}", server->data);
     CHECK_EQ(paramd_create("dist_async", options, &kv, &e), STATUS_UNAUTHENTICATED);
-    kv = open_store(", \"token\": \"secret\"" WITH_BOX);
+    kv = open_store(", \"token\": \"secret-token-of-it\"" WITH_BOX);
     use(kv);
     CHECK_EQ(mailbox_bytes(kv), BOX);
     paramd_close(kv);
