@@ -89,6 +89,9 @@ enum {
     PROGRESS_MS = 30000,             /* a frame or a partial push that does not move for so long is dropped */
     PROGRESS_SIZE_MIN = 4 << 10,     /* bytes of a frame that do not end it; fewer in PROGRESS_MS are no move */
 
+    PACE_MIN = 16 << 10,             /* bytes a second of a value that arrives in parts, over PACE_MS; whoever is slower */
+    PACE_MS = 30000,                 /* loses its staging memory when another client waits for some */
+    PACE_WAIT_MS = 5000,             /* so long after it was refused a client counts as waiting; it asks again sooner */
     DRAIN_STILL_MS = 2000,           /* while the daemon stops: a connection on which nothing moves is given up */
     WRONG_TOKENS_MAX = 10,           /* on one connection; then it ends */
 

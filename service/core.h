@@ -61,6 +61,11 @@ struct core {
     bool floor_is_old;                       /* keys have gone: it may be too high */
     uint64_t keys_on_cpu;                    /* of them, those for which no GPU had room */
     struct list stagings;                    /* incomplete ones, the one longest without progress first */
+    struct {
+        const struct share *who;             /* compared only; its client may be gone */
+        uint64_t ms;                         /* 0: nobody */
+    } staging_waits[2];                      /* the last two clients that were refused for lack of staging memory */
+    uint64_t pace_ms;                        /* when their pace was last looked at */
 
     struct sums *sums;                       /* of lists, see core_sum; NULL: none yet */
     struct small_push *small;                /* see store_push_now; NULL: none yet */

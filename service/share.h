@@ -11,6 +11,7 @@ struct share {
     uint32_t stagings;           /* values that have begun to arrive */
     uint32_t stores;             /* that it has created and that are there */
     uint32_t conditions;         /* of its Waits that hang */
+    uint64_t slow_ms;            /* when a value of it was last dropped because it came too slowly; 0: never */
 };
 
 struct share *share_new(void);                   /* held once; NULL: no memory */

@@ -35,6 +35,48 @@ static enum status admit(struct core *c, const struct key *k, uint64_t size, boo
     return STATUS_OK;
 }
 
+/* ---- who is slow while others wait ------------------------------------------------------------------------------ */
+
+static void note_waits(struct core *c, const struct share *u)
+{
+    if (c->staging_waits[0].who != u || c->staging_waits[0].ms == 0) c->staging_waits[1] = c->staging_waits[0];
+    c->staging_waits[0].who = u;
+    c->staging_waits[0].ms = c->now_ms;
+}
+
+static bool another_waits(const struct core *c, const struct share *u)
+{
+    for (int i = 0; i < 2; i++)
+        if (c->staging_waits[i].ms != 0 && c->staging_waits[i].who != u && c->now_ms - c->staging_waits[i].ms < PACE_WAIT_MS)
+            return true;
+    return false;
+}
+
+/* Whether its memory goes to who waits for it. What came before somebody waited counts, too: but for that, the waiting
+ * would take PACE_MS. */
+static bool gives_way(struct staging *s)
+{
+    uint64_t now_ms = s->core->now_ms;
+
+    if (now_ms - s->pace_ms >= PACE_MS) {
+        s->slow = (s->have - s->pace_have) * 1000 < (uint64_t)PACE_MIN * (now_ms - s->pace_ms);
+        s->pace_ms = now_ms;
+        s->pace_have = s->have;
+    }
+    return s->slow && another_waits(s->core, s->share);
+}
+
+static void drop_slow(struct core *c)
+{
+    LIST_EACH(struct staging, s, node, &c->stagings) {
+        if (!gives_way(s)) continue;
+        if (s->share != NULL) s->share->slow_ms = c->now_ms;
+        staging_free(s);
+    }
+}
+
+/* ---- admission -------------------------------------------------------------------------------------------------- */
+
 /* A client may have half of the room, its reservations included, and one value at any rate. What advances a round that
  * others have opened is let in: it is what they wait for. */
 static enum status admit_client(const struct core *c, const struct share *u, uint64_t size, bool advances,
@@ -46,6 +88,9 @@ static enum status admit_client(const struct core *c, const struct share *u, uin
     if (u->stagings >= STAGINGS_MAX)
         return error_retry(e, REASON_IN_FLIGHT, RETRY_MS, "%d values of this client have begun to arrive; send the rest "
                            "of them first", STAGINGS_MAX);
+    if (u->slow_ms != 0 && c->now_ms - u->slow_ms < PACE_MS && another_waits(c, u))
+        return error_retry(e, REASON_IN_FLIGHT, 1000, "a value of this client came at less than %d bytes a second, and "
+                           "other clients wait for the staging memory that it took; send it again later", PACE_MIN);
     if (c->embedded || advances || u->staging == 0 || u->staging + size <= most / 2) return STATUS_OK;
     return error_retry(e, REASON_IN_FLIGHT, RETRY_MS, "%llu bytes of this client wait to be applied, and half of the "
                        "staging memory of %llu is the most for one", (unsigned long long)u->staging,
@@ -78,7 +123,10 @@ enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, s
     uint64_t charged = size + sum_needs(k, kind, advances);
     enum status st = admit_client(c, w != NULL ? w->share : NULL, charged, advances, e);
 
-    if (st == STATUS_OK) st = admit(c, k, charged, advances, &lent, e);
+    if (st == STATUS_OK) {
+        st = admit(c, k, charged, advances, &lent, e);
+        if (st != STATUS_OK && e->reason == REASON_STAGING_FULL) note_waits(c, w != NULL ? w->share : NULL);
+    }
     if (st != STATUS_OK) return st;
     s = mem_zero(sizeof *s);
     if (s == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a push");
@@ -99,7 +147,7 @@ enum status staging_new(struct core *c, enum staging_kind kind, struct key *k, s
     s->tag = tag;
     s->size = size;
     s->charged = charged;
-    s->touched_ms = c->now_ms;
+    s->touched_ms = s->pace_ms = c->now_ms;
     s->fed = fed;
     s->lent = lent;
     if (lent) k->room_lent = true;
@@ -121,7 +169,10 @@ enum status staging_reserve(struct core *c, struct share *u, uint64_t size, stru
     bool lent;
     enum status st = admit_client(c, u, size, false, e);
 
-    if (st == STATUS_OK) st = admit(c, NULL, size, false, &lent, e);
+    if (st == STATUS_OK) {
+        st = admit(c, NULL, size, false, &lent, e);
+        if (st != STATUS_OK && e->reason == REASON_STAGING_FULL) note_waits(c, u);
+    }
     if (st != STATUS_OK) return st;
     c->staging_used += size;
     share_add(u, (int64_t)size);
@@ -288,6 +339,10 @@ enum status staging_landed(struct landing *l, struct error *e)
 
 void staging_expire(struct core *c, uint64_t before_ms)
 {
+    if (c->now_ms - c->pace_ms >= 1000) { /* looks at all of them: not each millisecond */
+        c->pace_ms = c->now_ms;
+        drop_slow(c);
+    }
     for (struct staging *s; (s = LIST_FIRST(struct staging, node, &c->stagings)) != NULL;) {
         if (s->touched_ms >= before_ms) return;
         staging_free(s);

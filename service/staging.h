@@ -47,6 +47,9 @@ struct staging {
     struct list landings;
     uint64_t touched_ms;                     /* when it last moved on by enough, and what was there then */
     uint64_t touched_have;
+    uint64_t pace_ms;                        /* the present stretch of PACE_MS began, and what was there then */
+    uint64_t pace_have;
+    bool slow;                               /* the last whole stretch was slower than PACE_MIN */
     bool complete;
     bool fed;                                /* the device copies its bytes from where they are: it has no pin */
     uint64_t fed_mark;                       /* of the key's queue: until it has passed the device writes to mem */
@@ -88,7 +91,8 @@ enum status staging_feed(struct staging *s, uint64_t offset, const void *from, u
                          struct error *e) MUST_CHECK;
 void landing_cancel(struct landing *l);      /* a connection died or gave up; nothing when not linked */
 
-/* Drops those without progress since before_ms; answers when the next would be due. */
+/* Drops those without progress since before_ms, and, while another client waits for staging memory, those that come
+ * slower than PACE_MIN. */
 void staging_expire(struct core *c, uint64_t before_ms);
 /* Brings the bytes to s->mem (an upload where the CPU cannot reach it). */
 enum status staging_settle(struct staging *s, struct queue *q, struct error *e) MUST_CHECK;

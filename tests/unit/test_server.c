@@ -519,6 +519,102 @@ SERVER_TEST(parts_that_bring_nothing_new_do_not_keep_a_push_alive)
     client_gone(c);
 }
 
+/* Two clients fill the staging memory with values of 2 MiB, of which a part comes every 16 s: enough to be no stall. */
+enum { SLOW_COUNT = 512 << 10, SLOW_PART = 4096 };
+
+static void begin_slow(struct client *c, uint64_t id)
+{
+    CHECK_EQ(reason_of(c, send_part(c, id, 1, 50, 0, SLOW_PART, SLOW_COUNT, 1), 0), REASON_NONE);
+}
+
+TEST(values_that_come_slowly_give_their_memory_to_who_waits_for_it)
+{
+    struct fixture *f = fixture_new(device_of_kinds(ON_CPU, 0), 4 << 20);
+    struct client *slow[2], *other = client_joined(f, 3, async_), *all[3] = {other};
+    uint64_t ids[2], id = do_init(other, 3, 0.0f, SLOW_COUNT), from = SLOW_PART;
+
+    for (unsigned i = 0; i < 2; i++) {
+        slow[i] = all[i + 1] = client_joined(f, i + 1, async_);
+        ids[i] = do_init(other, (int64_t)i + 1, 0.0f, SLOW_COUNT);
+    }
+    for (unsigned i = 0; i < 2; i++) begin_slow(slow[i], ids[i]);
+    for (int turn = 0; turn < 8; turn++, from += SLOW_PART) {   /* nobody waits: they may take their time */
+        live_on(f, all, 3, 16000);
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_EQ(reason_of(slow[i], send_part(slow[i], ids[i], 1, 50, from, from + SLOW_PART, SLOW_COUNT, 1), 0),
+                     REASON_NONE);
+        CHECK_EQ(f->server->core.staging_used, 4 << 20);
+    }
+    CHECK_EQ(reason_of(other, send_part(other, id, 1, 50, 0, SLOW_PART, SLOW_COUNT, 1), 0), REASON_STAGING_FULL);
+    fixture_advance(f, 1000);
+    CHECK_EQ(f->server->core.staging_used, 0);
+    begin_slow(other, id);
+    CHECK_EQ(reason_of(slow[0], send_part(slow[0], ids[0], 1, 50, from, from + SLOW_PART, SLOW_COUNT, 1), 0),
+             REASON_IN_FLIGHT);
+    CHECK_EQ(f->server->core.staging_used, 2 << 20);
+    for (unsigned i = 0; i < 2; i++) client_gone(slow[i]);
+    client_gone(other);
+    fixture_free(f);
+}
+
+TEST(a_value_that_comes_fast_enough_keeps_its_memory_whoever_waits)
+{
+    struct fixture *f = fixture_new(device_of_kinds(ON_CPU, 0), 4 << 20);
+    struct client *c[3];
+    uint64_t ids[3], from[2] = {0, 0};
+
+    for (unsigned i = 0; i < 3; i++) {
+        c[i] = client_joined(f, i + 1, async_);
+        ids[i] = do_init(c[0], (int64_t)i + 1, 0.0f, SLOW_COUNT);
+    }
+    begin_slow(c[0], ids[0]);
+    begin_slow(c[1], ids[1]);
+    from[0] = from[1] = SLOW_PART;
+    for (int second = 0; second < 60; second++) {                /* one at 16 KiB/s, the other at half of that */
+        for (unsigned i = 0; i < 2; i++) {
+            if ((i == 1 && second % 2 == 1) || (i == 1 && second >= 30)) continue;
+            CHECK_EQ(reason_of(c[i], send_part(c[i], ids[i], 1, 50, from[i], from[i] + SLOW_PART, SLOW_COUNT, 1), 0),
+                     REASON_NONE);
+            from[i] += SLOW_PART;
+        }
+        enum reason why = reason_of(c[2], send_part(c[2], ids[2], 1, 50, 0, SLOW_PART, SLOW_COUNT, 1), 0);
+        CHECK_EQ(why, second < 30 ? REASON_STAGING_FULL : REASON_NONE);
+        fixture_advance(f, 1000);
+        do_json(c[1], WIRE_Heartbeat, "{}");
+    }
+    for (uint64_t at = from[0]; at < SLOW_COUNT; at += SLOW_PART)
+        CHECK_EQ(reason_of(c[0], send_part(c[0], ids[0], 1, 50, at, at + SLOW_PART, SLOW_COUNT, 1), 0), REASON_NONE);
+    CHECK_NEAR(do_pull(c[0], ids[0], SLOW_COUNT), 1, 0);
+    for (unsigned i = 0; i < 3; i++) client_gone(c[i]);
+    fixture_free(f);
+}
+
+TEST(who_was_too_slow_stands_back_while_others_wait)
+{
+    struct fixture *f = fixture_new(device_of_kinds(ON_CPU, 0), 4 << 20);
+    struct client *c[4];
+    uint64_t ids[4];
+
+    for (unsigned i = 0; i < 4; i++) {
+        c[i] = client_joined(f, i + 1, async_);
+        ids[i] = do_init(c[0], (int64_t)i + 1, 0.0f, SLOW_COUNT);
+    }
+    begin_slow(c[0], ids[0]);
+    begin_slow(c[1], ids[1]);
+    live_on(f, c, 4, PACE_MS - 2000);
+    for (unsigned i = 0; i < 4; i++)
+        if (i != 2) CHECK_EQ(reason_of(c[i], send_part(c[i], ids[i], 1, 50, 4 * SLOW_PART, 5 * SLOW_PART, SLOW_COUNT, 1), 0),
+                             i < 2 ? REASON_NONE : REASON_STAGING_FULL);
+    live_on(f, c, 4, 2000);
+    CHECK_EQ(f->server->core.staging_used, 0);
+    CHECK_EQ(reason_of(c[0], send_part(c[0], ids[0], 1, 50, 0, SLOW_PART, SLOW_COUNT, 1), 0), REASON_IN_FLIGHT);
+    begin_slow(c[3], ids[3]);                                    /* who waited has it */
+    live_on(f, c, 4, PACE_WAIT_MS / 2000 * 2000 + 2000);         /* and nobody waits any more */
+    begin_slow(c[0], ids[0]);
+    for (unsigned i = 0; i < 4; i++) client_gone(c[i]);
+    fixture_free(f);
+}
+
 SERVER_TEST(the_gaps_in_a_value_are_limited)
 {
     struct client *c = client_joined(f, 1, async_);
