@@ -325,7 +325,7 @@ SIM_SUITES := $(addprefix build/tests/,device/test_device device/test_cuda devic
 test-long: deps-test
 	@$(MAKE) --no-print-directory test FUZZ_SECONDS=600
 	@for round in $$(seq $(SIM_ROUNDS)); do PARAMD_TEST_ROUND=$$round tests/run -t 3600 $(SIM_SUITES) || exit 1; done
-	@LONG=1 tests/run -t 3600 -j 1 build/tests/unit/test_store_model tests/system/test_hostile.py build/tests/system/test_hostile_flood
+	@LONG=1 tests/run -t 3600 -j 1 build/tests/unit/test_store_model tests/system/test_many_keys.py tests/system/test_hostile.py build/tests/system/test_hostile_flood
 
 # README's commands in a bare root of the next Debian; continuous integration does it with Debian 12.
 .PHONY: test-debian13

@@ -61,6 +61,7 @@ enum status init_read_entry(struct batch *b, struct entry *x, struct error *e)
 /* Was k made, or taken over, by this very call? */
 static bool init_was_this(const struct batch *b, const struct key *k)
 {
+    if (b->call == 0) return false; /* it only looks */
     if (b->worker == NULL) return k->made_by == b->call;
     const struct progress *p = worker_seen(b->worker, k);
     return k->job == b->store->job && p != NULL && p->init_call == b->call;
@@ -245,9 +246,12 @@ static enum status adopt(struct batch *b, struct key *k, struct error *e)
     return STATUS_OK;
 }
 
-/* First all are looked at; only when none is refused, those that exist are taken over. */
+/* First all are looked at; only when none is refused or has to wait for rank 0, those that exist are taken over. Call 0
+ * only looks. */
 static void init_check(struct request *r, const struct incoming *in, struct batch *b, struct answer *a, bool really)
 {
+    bool waits = false;
+
     for (uint32_t i = 0; i < b->count; i++) {
         struct entry x;
         struct key *k;
@@ -258,9 +262,10 @@ static void init_check(struct request *r, const struct incoming *in, struct batc
         if (really && outcome == INIT_EXISTED && adopt(b, k, &e) != STATUS_OK) outcome = INIT_REFUSED;
         if (outcome == INIT_REFUSED) answer_fault(a, i, &e);
         if (b->entries.failed) return;
+        waits |= outcome == INIT_WAIT;
         init_result(a, b, &x, outcome);
     }
-    if (really || a->fault_count > 0) return;
+    if (really || waits || b->call == 0 || a->fault_count > 0) return;
     buf_clear(&a->desc);
     b->entries = reader_of(in->desc);
     init_check(r, in, b, a, true);

@@ -546,6 +546,18 @@ void method_Describe(struct request *r, json_t *in)
     answer_json(r, json_pack("{s:o}", "items", items));
 }
 
+/* At most, about: a control character of a name takes six. */
+static size_t key_json_size(const struct key *k)
+{
+    size_t size = 250 + k->shape.ndim * 21;
+
+    for (size_t i = 0; i < k->name.text.size; i++) size += ((const unsigned char *)k->name.text.at)[i] < 0x20 ? 6 : 2;
+    return size;
+}
+
+/* A page ends early so that its document is not refused as too large. */
+enum { LIST_TEXT = JSON_SIZE_MAX * 2 - (64 << 10) };
+
 void method_List(struct request *r, json_t *in)
 {
     json_t *after = json_object_get(in, "after"), *items;
@@ -569,8 +581,12 @@ void method_List(struct request *r, json_t *in)
     if (refused(r, st, &e)) return;
     struct worker *w = worker_or_null(r, s);
     items = json_array();
-    for (size_t i = 0; i < page.count && i < limit; i++) append(&items, key_json(page.keys[i], w));
-    json_t *next = page.count > limit ? key_name_json(&page.keys[limit - 1]->name) : json_null();
+    size_t told = 0;
+    for (size_t text = 0; told < page.count && told < limit && text < LIST_TEXT; told++) {
+        append(&items, key_json(page.keys[told], w));
+        text += key_json_size(page.keys[told]);
+    }
+    json_t *next = page.count > told ? key_name_json(&page.keys[told - 1]->name) : json_null();
     answer_json(r, json_pack("{s:o,s:o,s:I}", "items", items, "next", next, "total", (json_int_t)page.total));
 }
 
@@ -610,20 +626,21 @@ static enum status delete_all(struct store *s, json_t *in, bool force, bool real
 void method_Delete(struct request *r, json_t *in)
 {
     json_t *keys = json_object_get(in, "keys");
-    bool force;
+    bool force, dry_run = false;
     struct store *s;
     struct error e;
 
-    enum status st = only(in, ONLY("store", "keys", "force", "id", "version"), &e);
+    enum status st = only(in, ONLY("store", "keys", "force", "id", "version", "dry_run"), &e);
     if (st == STATUS_OK) st = get_store(r, in, &s, &e);
     if (st == STATUS_OK && !json_is_array(keys)) st = error_set(&e, REASON_BAD_ARGUMENT, "/keys: a list of keys");
     if (st == STATUS_OK) st = get_flag(in, "force", &force, &e);
+    if (st == STATUS_OK) st = get_flag(in, "dry_run", &dry_run, &e);
     /* First all are looked at, so that a fault in one leaves all as they are. A key named twice fails the second time
      * only in the second pass, when it is gone: that is what was asked for. */
     if (st == STATUS_OK) st = delete_all(s, in, force, false, &e);
     if (refused(r, st, &e)) return;
-    if (delete_all(s, in, force, true, &e) != STATUS_OK) log_debug("server", "%s", e.text);
-    answer_json(r, json_pack("{s:I}", "deleted", (json_int_t)json_array_size(keys)));
+    if (!dry_run && delete_all(s, in, force, true, &e) != STATUS_OK) log_debug("server", "%s", e.text);
+    answer_json(r, json_pack("{s:I}", "deleted", dry_run ? (json_int_t)0 : (json_int_t)json_array_size(keys)));
 }
 
 /* ---- updater ---------------------------------------------------------------------------------------------------- */

@@ -88,6 +88,9 @@ struct tensors {
 /* Connects, creates the store and joins it. */
 enum status op_create(struct engine *en, struct op **out, struct error *e) MUST_CHECK;
 enum status op_init(struct engine *en, const struct tensors *t, struct op **out, struct error *e) MUST_CHECK;
+/* As op_init, refused before anything is sent unless the outputs have the keys, dtypes and shapes of values of t. */
+enum status op_init_for(struct engine *en, const struct tensors *t, const struct tensors *outputs, struct op **out,
+                        struct error *e) MUST_CHECK;
 enum status op_push(struct engine *en, const struct tensors *t, struct op **out, struct error *e) MUST_CHECK;
 enum status op_set(struct engine *en, const struct tensors *t, bool force, struct op **out, struct error *e) MUST_CHECK;
 
@@ -99,6 +102,8 @@ struct pull_newer {
 /* newer: NULL for a plain pull. */
 enum status op_pull(struct engine *en, const struct tensors *t, const struct pull_newer *newer, struct op **out,
                     struct error *e) MUST_CHECK;
+/* Only checks that op_pull would find every key, with an output that fits. */
+enum status op_check_outputs(struct engine *en, const struct tensors *t, struct op **out, struct error *e) MUST_CHECK;
 /* Until the pushes of the keys (count 0: all keys) are applied. */
 enum status op_wait(struct engine *en, size_t count, const struct paramd_key *keys, struct op **out,
                     struct error *e) MUST_CHECK;

@@ -177,6 +177,8 @@ enum status tensor_check(struct gpu *g, const struct paramd_tensor *t, const str
                          struct error *e) MUST_CHECK;
 /* Against the key: both named, and the cure for numpy's standard type. */
 enum status tensor_fits(const struct paramd_tensor *t, const struct key *k, struct error *e) MUST_CHECK;
+/* Of the same dtype and shape? Both are sound. */
+bool tensors_match(const struct paramd_tensor *a, const struct paramd_tensor *b);
 static inline bool tensor_on_gpu(const struct paramd_tensor *t) { return t->dtype & PARAMD_CUDA; }
 /* Its dtype without the bit that says where it lies. */
 static inline int tensor_dtype(const struct paramd_tensor *t) { return t->dtype & ~PARAMD_CUDA; }

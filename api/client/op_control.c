@@ -91,6 +91,12 @@ enum status op_json(struct engine *en, unsigned method, struct bytes members, bo
         op_abandon(op);
         return error_set(e, REASON_NO_MEMORY, "no memory for a request");
     }
+    if (b->size > JSON_SIZE_MAX) {
+        size_t size = b->size;
+        op_abandon(op);
+        return error_set(e, REASON_TOO_LARGE, "%s: the document has %zu bytes, at most %d: name fewer keys in one call",
+                         wire_method_name(method), size, JSON_SIZE_MAX);
+    }
     op_want(op, ROLE_CONTROL);
     engine_pump(en);
     *out = op;

@@ -11,6 +11,7 @@ enum {
     DESCRIBE_TEXT = 256 << 10,
     DESCRIBE_ANSWER = 200,       /* bytes about one key, roughly */
     WAIT_CONDS = 4096,           /* in one request */
+    WAIT_DESC = 512 << 10,       /* bytes of it, which names make long */
     TICKETS_MAX = 8              /* of one key, the youngest ones; the daemon tells older failures with them */
 };
 
@@ -354,7 +355,7 @@ static struct call *ask_wait(struct op *op)
         c->desc.failed = true;
         return c;
     }
-    for (size_t i = 0; i < op->cond_count && c->item_count < WAIT_CONDS; i++) {
+    for (size_t i = 0; i < op->cond_count && c->item_count < WAIT_CONDS && c->desc.size < WAIT_DESC; i++) {
         struct cond *cond = &op->conds[op->wait_from++ % op->cond_count];
         if (cond->state != WAIT_PENDING) continue;
         put_cond(c, op->engine, cond);

@@ -1,5 +1,8 @@
 /* Init, in two steps: first all keys are checked, and only when none is refused the values are sent that are needed.
- * A key whose value rank 0 is to give is waited for and then checked again. */
+ * A key whose value rank 0 is to give is waited for and then checked again.
+ *
+ * A check of one frame takes those keys over that are there, unless one of the frame is refused or waits. A call of
+ * several frames therefore looks at all of them before (call number 0, which takes nothing over). */
 #include "api/client/lane.h"
 #include "service/base/mem.h"
 
@@ -14,7 +17,7 @@ enum {
     RENEWALS_MAX = 3
 };
 
-enum item_state { ITEM_CHECK, ITEM_WAIT, ITEM_VALUE, ITEM_FLYING, ITEM_LATER, ITEM_DONE };
+enum item_state { ITEM_CHECK, ITEM_WAIT, ITEM_FOUND, ITEM_VALUE, ITEM_FLYING, ITEM_LATER, ITEM_DONE };
 
 struct item {
     struct list_node node;       /* of init->checks or init->values */
@@ -24,7 +27,8 @@ struct item {
     void *fetched;               /* owned: the value, if it lies on a GPU; NULL: not needed yet */
     uint64_t size, sent, accepted;
     unsigned open, renewed, refused;
-    bool restart;
+    bool restart, made;
+    uint64_t id, next_step;      /* of one that was found */
 };
 
 struct op_init {
@@ -33,7 +37,8 @@ struct op_init {
     uint64_t call;
     struct item *items;
     struct list checks, values;  /* what is to be sent */
-    size_t open_checks, left;
+    size_t open_checks, left, made;
+    bool looking;                /* checks take nothing over yet */
     struct error failed;         /* the first; status OK: none */
 };
 
@@ -57,6 +62,31 @@ static void note_failure(struct op_init *p, const struct error *e)
 
 /* ---- outcomes ---------------------------------------------------------------------------------------------------- */
 
+enum { NAMES_TOLD = 3 };
+
+/* A failure after the first value was sent names what was made. */
+static void fail(struct op_init *p)
+{
+    struct buf names = {0};
+    struct error e = p->failed;
+    size_t named = 0;
+
+    for (size_t n = 0; n < p->t.count && named < NAMES_TOLD; n++) {
+        char name[80];
+        if (!p->items[n].made) continue;
+        key_name_text(&p->op.held[n]->name, name, sizeof name);
+        buf_format(&names, "%s%s", named++ > 0 ? ", " : "", name);
+    }
+    buf_add(&names, "", 1);
+    if (named > 0 && !names.failed) {
+        error_retry(&e, p->failed.reason, p->failed.retry_ms, "%.220s (of %zu keys %zu were made before that: %s%s)",
+                    p->failed.text, p->t.count, p->made, (const char *)names.at, p->made > named ? ", ..." : "");
+        e.status = p->failed.status;
+    }
+    buf_fini(&names);
+    op_fail(&p->op, &e);
+}
+
 static void item_done(struct item *i, const struct wire_init_result *r)
 {
     struct op_init *p = i->init;
@@ -68,16 +98,50 @@ static void item_done(struct item *i, const struct wire_init_result *r)
                                          r->next_step}, p->op.engine->joining);
     else
         k->known = 0;
+    i->made = r != NULL && r->outcome == INIT_CREATED;
+    p->made += i->made;
     enter(i, ITEM_DONE);
     if (--p->left > 0) return;
     if (p->failed.status == STATUS_OK) op_finish(&p->op);
-    else op_fail(&p->op, &p->failed);
+    else fail(p);
 }
 
+/* After the first failure no more keys are made than are under way. */
 static void item_failed(struct item *i, const struct error *e)
 {
-    note_failure(i->init, e);
+    struct op_init *p = i->init;
+    bool first = p->failed.status == STATUS_OK;
+
+    note_failure(p, e);
     item_done(i, NULL);
+    for (size_t n = 0; first && n < p->t.count && !p->op.result.finished; n++) {
+        struct item *other = &p->items[n];
+        if (other->state == ITEM_VALUE || other->state == ITEM_LATER) item_done(other, NULL);
+    }
+}
+
+/* Keys that were only looked at are taken over now. false: there are none. */
+static bool take_over(struct op_init *p)
+{
+    size_t count = 0;
+
+    for (size_t n = 0; n < p->t.count; n++) {
+        if (p->items[n].state != ITEM_FOUND) continue;
+        enter(&p->items[n], ITEM_CHECK);
+        count++;
+    }
+    return count > 0;
+}
+
+/* Values are sent only now: none is refused. */
+static void send_values(struct op_init *p)
+{
+    for (size_t n = 0; n < p->t.count && !p->op.result.finished; n++) {
+        struct item *i = &p->items[n];
+        struct wire_init_result r = {.key = i->id, .next_step = i->next_step, .outcome = INIT_EXISTED};
+        if (i->state == ITEM_FOUND) item_done(i, &r);
+    }
+    op_want(&p->op, ROLE_DATA);
 }
 
 /* All of the present checks are answered: fail, wait for rank 0, or send. */
@@ -100,8 +164,13 @@ static void checked(struct op_init *p)
         }
         waiting++;
     }
-    if (waiting > 0) op_wait_for(&p->op, waiting);
-    else op_want(&p->op, ROLE_DATA); /* values are sent only now: none is refused */
+    if (waiting > 0) {
+        op_wait_for(&p->op, waiting);
+        return;
+    }
+    bool looked = p->looking;
+    p->looking = false;
+    if (!looked || !take_over(p)) send_values(p);
 }
 
 static void init_waited(struct op *op)
@@ -109,7 +178,7 @@ static void init_waited(struct op *op)
     struct op_init *p = init_op(op);
 
     for (size_t n = 0; n < p->t.count; n++)
-        if (p->items[n].state == ITEM_WAIT) enter(&p->items[n], ITEM_CHECK);
+        if (p->items[n].state == ITEM_WAIT || p->items[n].state == ITEM_FOUND) enter(&p->items[n], ITEM_CHECK);
 }
 
 static bool checks_are_over(const struct op_init *p) { return p->open_checks == 0 && list_empty(&p->checks); }
@@ -118,7 +187,11 @@ static void take_check(struct item *i, const struct wire_init_result *r)
 {
     switch (r->outcome) {
     case INIT_EXISTED:
-    case INIT_CREATED: item_done(i, r); break;
+    case INIT_CREATED:
+        i->id = r->key;
+        i->next_step = r->next_step;
+        enter(i, ITEM_FOUND);
+        break;
     case INIT_WAIT: enter(i, ITEM_WAIT); break;
     default: enter(i, ITEM_VALUE); break;
     }
@@ -248,7 +321,8 @@ static struct call *frame_new(struct op_init *p, size_t entries, uint16_t flags)
     if (c == NULL) return NULL;
     c->flags = flags;
     wire_put_init(&c->fixed, &(struct wire_init){
-        .store = en->store, .count = (uint32_t)entries, .call = p->call, .on_reinit = en->options->on_reinit,
+        .store = en->store, .count = (uint32_t)entries, .call = p->looking ? 0 : p->call,
+        .on_reinit = en->options->on_reinit,
     });
     c->answer_size = entries * (wire_init_result_size + wire_fault_size) + told * 200;
     if (!call_items(c, entries)) c->desc.failed = true;
@@ -382,6 +456,26 @@ static struct call *init_next(struct op *op, enum role role)
 
 /* ---- beginning --------------------------------------------------------------------------------------------------- */
 
+/* The output must fit the value that its key is made with. */
+static enum status check_output(struct op_init *p, const struct paramd_key *key, const struct paramd_tensor *output,
+                                struct error *e)
+{
+    struct key_name n;
+    char name[80];
+    uint64_t size;
+    size_t index;
+    bool is_new;
+    enum status s = tensor_check(&p->op.engine->gpu, output, key, &size, e);
+
+    if (s == STATUS_OK) s = op_hold(&p->op, key, &index, &is_new, e);
+    if (s == STATUS_OK) s = key_name_of(key, &n, e);
+    if (s != STATUS_OK) return s;
+    key_name_text(&n, name, sizeof name);
+    if (is_new) return error_set(e, REASON_BAD_ARGUMENT, "key %s has an output, but no value", name);
+    if (tensors_match(output, &p->t.values[index])) return STATUS_OK;
+    return error_set(e, REASON_SHAPE_MISMATCH, "key %s: the output has not the dtype and shape of the value", name);
+}
+
 static enum status check_call(struct op_init *p, struct error *e)
 {
     p->items = mem_array(p->t.count, sizeof *p->items);
@@ -427,7 +521,8 @@ static const struct op_ops init_ops = {
     .wake = init_wake, .free = init_free, .what = init_what,
 };
 
-enum status op_init(struct engine *en, const struct tensors *t, struct op **out, struct error *e)
+enum status op_init_for(struct engine *en, const struct tensors *t, const struct tensors *outputs, struct op **out,
+                        struct error *e)
 {
     struct op *op;
     enum status s = op_new(en, &init_ops, false, &op, e);
@@ -440,14 +535,24 @@ enum status op_init(struct engine *en, const struct tensors *t, struct op **out,
     /* Unlike any call of an earlier start of this worker. */
     p->call = (uint64_t)en->session.epoch << 32 | ++en->inits;
     s = check_call(p, e);
+    for (size_t n = 0; s == STATUS_OK && n < outputs->count; n++)
+        s = check_output(p, &outputs->keys[n], &outputs->values[n], e);
     if (s != STATUS_OK) {
         op_abandon(op);
         return s;
     }
     p->left = t->count;
     for (size_t n = 0; n < t->count; n++) enter(&p->items[n], ITEM_CHECK);
+    p->looking = batch_count(p, &p->checks, false) < t->count;
     if (t->count == 0) op_finish(op);
     engine_pump(en);
     *out = op;
     return STATUS_OK;
+}
+
+enum status op_init(struct engine *en, const struct tensors *t, struct op **out, struct error *e)
+{
+    static const struct tensors nothing;
+
+    return op_init_for(en, t, &nothing, out, e);
 }

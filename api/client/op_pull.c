@@ -43,6 +43,7 @@ struct op_pull {
     struct op op;
     struct tensors t;
     struct pull_newer newer;
+    bool checks_only;
     bool begun;                  /* grouped, and waiting or pulling */
     bool pulling;
     size_t *slots, *grouped;
@@ -599,6 +600,10 @@ static void pull_resolved(struct op *op)
         op_fail(op, &e);
         return;
     }
+    if (p->checks_only) {
+        op_finish(op);
+        return;
+    }
     if (p->begun) {
         for (size_t k = 0; k < p->item_count; k++)
             if (p->items[k].state == ITEM_UNKNOWN && p->pulling) enter(&p->items[k], ITEM_READY);
@@ -662,8 +667,8 @@ static const struct op_ops pull_ops = {
     .ended = pull_ended, .free = pull_free, .what = pull_what,
 };
 
-enum status op_pull(struct engine *en, const struct tensors *t, const struct pull_newer *newer, struct op **out,
-                    struct error *e)
+static enum status begin(struct engine *en, const struct tensors *t, const struct pull_newer *newer, bool checks_only,
+                         struct op **out, struct error *e)
 {
     struct op *op;
     enum status s = op_new(en, &pull_ops, false, &op, e);
@@ -675,6 +680,7 @@ enum status op_pull(struct engine *en, const struct tensors *t, const struct pul
     op->priority = t->priority;
     p->t = *t;
     if (newer != NULL) p->newer = *newer;
+    p->checks_only = checks_only;
     p->slots = mem_array(t->count, sizeof *p->slots);
     p->grouped = mem_array(t->count, sizeof *p->grouped);
     if (p->slots == NULL || p->grouped == NULL) s = error_set(e, REASON_NO_MEMORY, "no memory for %zu keys", t->count);
@@ -687,4 +693,15 @@ enum status op_pull(struct engine *en, const struct tensors *t, const struct pul
     engine_pump(en);
     *out = op;
     return STATUS_OK;
+}
+
+enum status op_pull(struct engine *en, const struct tensors *t, const struct pull_newer *newer, struct op **out,
+                    struct error *e)
+{
+    return begin(en, t, newer, false, out, e);
+}
+
+enum status op_check_outputs(struct engine *en, const struct tensors *t, struct op **out, struct error *e)
+{
+    return begin(en, t, NULL, true, out, e);
 }

@@ -4,6 +4,7 @@
 #include "api/client/documents.h"
 #include "api/client/drive.h"
 #include "api/client/keys.h"
+#include "api/client/op.h"
 #include "api/client/seat.h"
 #include "api/client/slices.h"
 #include "service/base/clock.h"
@@ -330,7 +331,7 @@ static enum status push_all(struct paramd *kv, const struct tensors *t, struct e
 {
     struct op *op = NULL;
 
-    if (slices_can_push(kv, t)) return slices_run(kv, t, NULL, e);
+    if (slices_can_run(kv, t)) return slices_run(kv, t, NULL, e);
     enum status s = op_push(kv->engine, t, &op, e);
     return wait_for(kv, s, op, e);
 }
@@ -339,7 +340,7 @@ static enum status pull_all(struct paramd *kv, const struct tensors *t, struct e
 {
     struct op *op = NULL;
 
-    if (slices_can_pull(t)) return slices_run(kv, NULL, t, e);
+    if (slices_can_run(kv, t)) return slices_run(kv, NULL, t, e);
     enum status s = op_pull(kv->engine, t, NULL, &op, e);
     return wait_for(kv, s, op, e);
 }
@@ -347,9 +348,33 @@ static enum status pull_all(struct paramd *kv, const struct tensors *t, struct e
 static enum status push_and_pull(struct paramd *kv, const struct tensors *push, const struct tensors *pull,
                                  struct error *e)
 {
-    if (slices_match(push, pull) && slices_can_push(kv, push)) return slices_run(kv, push, pull, e);
+    if (slices_match(push, pull) && slices_can_run(kv, push)) return slices_run(kv, push, pull, e);
     enum status s = push_all(kv, push, e);
     return s == STATUS_OK ? pull_all(kv, pull, e) : s;
+}
+
+/* Whether each output fits because the value pushed to the same key has its dtype and shape. */
+static bool outputs_fit_values(const struct tensors *push, const struct tensors *pull)
+{
+    if (push == pull) return true;
+    if (!slices_match(push, pull)) return false;
+    for (size_t n = 0; n < pull->count; n++) {
+        const struct paramd_tensor *a = &push->values[n], *b = &pull->values[n];
+        bool plain = a->ndim >= 0 && a->ndim <= DIMS_MAX && a->shape != NULL && b->shape != NULL && b->data != NULL;
+        if (!plain || tensor_on_gpu(b) || !tensors_match(a, b)) return false;
+    }
+    return true;
+}
+
+/* Before the push, which cannot be taken back. */
+static enum status check_outputs(struct paramd *kv, const struct tensors *push, const struct tensors *pull,
+                                 struct error *e)
+{
+    struct op *op = NULL;
+
+    if (outputs_fit_values(push, pull)) return STATUS_OK;
+    enum status s = op_check_outputs(kv->engine, pull, &op, e);
+    return wait_for(kv, s, op, e);
 }
 
 int paramd_push(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,
@@ -422,10 +447,11 @@ int paramd_pushpull(struct paramd *kv, size_t count, const struct paramd_key *ke
     enum status s = drive_enter(kv, &error);
 
     if (s != STATUS_OK) return told(s, &error, e);
-    if (kv->function != NULL) {
+    if (outputs != NULL) s = check_outputs(kv, &push, &pull, &error);
+    if (s == STATUS_OK && kv->function != NULL) {
         s = push_function(kv, &push, &error);
         if (s == STATUS_OK) s = pull_all(kv, &pull, &error);
-    } else {
+    } else if (s == STATUS_OK) {
         s = push_and_pull(kv, &push, &pull, &error);
     }
     drive_leave(kv);
@@ -436,9 +462,18 @@ int paramd_broadcast(struct paramd *kv, size_t count, const struct paramd_key *k
                      size_t output_count, const struct paramd_key *output_keys, struct paramd_tensor *outputs,
                      int priority, struct paramd_error *e)
 {
-    int code = paramd_init(kv, count, keys, values, e);
+    struct tensors init = tensors_of(count, keys, values, 0);
+    struct tensors pull = tensors_of(output_count, output_keys, outputs, priority);
+    struct error error;
+    struct op *op = NULL;
+    enum status s = drive_enter(kv, &error);
 
-    return code == 0 ? paramd_pull(kv, output_count, output_keys, outputs, priority, e) : code;
+    if (s != STATUS_OK) return told(s, &error, e);
+    s = op_init_for(kv->engine, &init, &pull, &op, &error);
+    s = wait_for(kv, s, op, &error);
+    if (s == STATUS_OK) s = pull_all(kv, &pull, &error);
+    drive_leave(kv);
+    return told(s, &error, e);
 }
 
 int paramd_set(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,
@@ -563,13 +598,16 @@ const struct paramd_state *paramd_op_states(const struct paramd_op *op)
 
 /* ---- JSON methods ------------------------------------------------------------------------------------------------ */
 
-/* "keys":[3,4] */
-static enum status put_keys(struct buf *b, size_t count, const struct paramd_key *keys, struct error *e)
+enum { KEYS_OF_DOCUMENT = 4096, KEYS_TEXT = 512 << 10 };
+
+/* "keys":[3,4] of as many as one document holds; *put says how many. */
+static enum status put_keys(struct buf *b, size_t count, const struct paramd_key *keys, size_t *put, struct error *e)
 {
     struct key_name n;
+    size_t i;
 
     buf_text(b, "\"keys\":[");
-    for (size_t i = 0; i < count; i++) {
+    for (i = 0; i < count && i < KEYS_OF_DOCUMENT && b->size < KEYS_TEXT; i++) {
         enum status s = key_name_of(&keys[i], &n, e);
         if (s != STATUS_OK) return s;
         if (i > 0) buf_text(b, ",");
@@ -577,6 +615,7 @@ static enum status put_keys(struct buf *b, size_t count, const struct paramd_key
         else doc_put_text(b, n.text);
     }
     buf_text(b, "]");
+    *put = i;
     return b->failed ? error_set(e, REASON_NO_MEMORY, "no memory for %zu keys", count) : STATUS_OK;
 }
 
@@ -606,17 +645,66 @@ static enum status ask(struct paramd *kv, struct request *r, enum status s, stru
     return s;
 }
 
+struct deletion {
+    size_t count;
+    const struct paramd_key *keys;
+    bool force, dry_run;
+};
+
+/* One request, about as many of the keys from `at` on as it holds; *put says how many. */
+static enum status delete_some(struct paramd *kv, const struct deletion *d, size_t at, size_t *put, struct error *e)
+{
+    struct request r = {.method = WIRE_Delete};
+    enum status s = put_keys(&r.members, d->count - at, d->keys + at, put, e);
+
+    buf_format(&r.members, ",\"force\":%s,\"dry_run\":%s", d->force ? "true" : "false", d->dry_run ? "true" : "false");
+    s = ask(kv, &r, s, e);
+    if (s == STATUS_OK && !d->dry_run) engine_forget(kv->engine, *put, d->keys + at);
+    return s;
+}
+
+/* A key that is named twice may be gone when its second request comes: that is what was asked for. */
+static enum status delete_what_is_left(struct paramd *kv, const struct deletion *d, size_t at, size_t count,
+                                       struct error *e)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct deletion one = {1, d->keys + at + i, d->force, false};
+        size_t put;
+        if (delete_some(kv, &one, 0, &put, e) != STATUS_OK && e->reason != REASON_NO_KEY) return e->status;
+    }
+    return STATUS_OK;
+}
+
+/* Several requests are all checked before the first is applied. */
+static enum status delete_all(struct paramd *kv, struct deletion *d, struct error *e)
+{
+    enum status s = STATUS_OK;
+    size_t put = 0, requests = 0;
+
+    d->dry_run = true;
+    for (size_t at = 0; s == STATUS_OK && at < d->count; at += put, requests++) s = delete_some(kv, d, at, &put, e);
+    d->dry_run = false;
+    if (s != STATUS_OK) return s;
+    for (size_t at = 0; at < d->count; at += put) {
+        s = delete_some(kv, d, at, &put, e);
+        if (s != STATUS_OK && requests > 1 && e->reason == REASON_NO_KEY) s = delete_what_is_left(kv, d, at, put, e);
+        if (s == STATUS_OK) continue;
+        struct error why = *e;
+        return error_retry(e, why.reason, why.retry_ms, "%.400s (the first %zu of %zu keys are deleted)", why.text, at,
+                           d->count);
+    }
+    return STATUS_OK;
+}
+
 int paramd_delete(struct paramd *kv, size_t count, const struct paramd_key *keys, int force, struct paramd_error *e)
 {
+    struct deletion d = {count, keys, force != 0, false};
     struct error error;
-    struct request r = {.method = WIRE_Delete};
+    size_t put;
     enum status s = drive_enter(kv, &error);
 
     if (s != STATUS_OK) return told(s, &error, e);
-    s = put_keys(&r.members, count, keys, &error);
-    buf_format(&r.members, ",\"force\":%s", force != 0 ? "true" : "false");
-    s = ask(kv, &r, s, &error);
-    if (s == STATUS_OK) engine_forget(kv->engine, count, keys);
+    s = count <= 1 ? delete_some(kv, &d, 0, &put, &error) : delete_all(kv, &d, &error);
     drive_leave(kv);
     return told(s, &error, e);
 }
@@ -651,10 +739,11 @@ int paramd_describe(struct paramd *kv, const struct paramd_key *key, struct para
 {
     struct error error;
     struct request r = {.method = WIRE_Describe, .read = read_info, .ctx = out};
+    size_t put;
     enum status s = drive_enter(kv, &error);
 
     if (s != STATUS_OK) return told(s, &error, e);
-    s = ask(kv, &r, put_keys(&r.members, 1, key, &error), &error);
+    s = ask(kv, &r, put_keys(&r.members, 1, key, &put, &error), &error);
     drive_leave(kv);
     return told(s, &error, e);
 }

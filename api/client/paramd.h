@@ -146,13 +146,14 @@ PARAMD_API int paramd_push(struct paramd *kv, size_t count, const struct paramd_
 PARAMD_API int paramd_pull(struct paramd *kv, size_t count, const struct paramd_key *keys,
                            struct paramd_tensor *outputs, int priority, struct paramd_error *e);
 
-/* Push, wait until applied, pull. outputs may be NULL: the values are overwritten. */
+/* Push, wait until applied, pull. outputs may be NULL: the values are overwritten. An output that does not fit its key
+ * is refused before anything is pushed. */
 PARAMD_API int paramd_pushpull(struct paramd *kv, size_t count, const struct paramd_key *keys,
                                const struct paramd_tensor *values, size_t output_count,
                                const struct paramd_key *output_keys, struct paramd_tensor *outputs, int priority,
                                struct paramd_error *e);
 
-/* Init, then pull. */
+/* Init, then pull. Outputs have keys of the call, and dtype and shape of their values; else nothing is created. */
 PARAMD_API int paramd_broadcast(struct paramd *kv, size_t count, const struct paramd_key *keys,
                                 const struct paramd_tensor *values, size_t output_count,
                                 const struct paramd_key *output_keys, struct paramd_tensor *outputs, int priority,
@@ -161,6 +162,7 @@ PARAMD_API int paramd_broadcast(struct paramd *kv, size_t count, const struct pa
 /* Replaces values without the updater. FAILED_PRECONDITION while a round of the key is open, unless force != 0. */
 PARAMD_API int paramd_set(struct paramd *kv, size_t count, const struct paramd_key *keys,
                           const struct paramd_tensor *values, int force, struct paramd_error *e);
+/* Deletes keys: all, or none when one is unknown or, unless force != 0, has an open round. */
 PARAMD_API int paramd_delete(struct paramd *kv, size_t count, const struct paramd_key *keys, int force,
                              struct paramd_error *e);
 

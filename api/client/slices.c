@@ -10,10 +10,8 @@ enum { SLICE_KEYS = 512, SLICES_AT_ONCE = 8 };
 
 static bool is_long(const struct tensors *t) { return t->count >= 2 * SLICE_KEYS; }
 
-bool slices_can_pull(const struct tensors *t) { return is_long(t); }
-
 /* Each found once, with a value that fits. */
-bool slices_can_push(struct paramd *kv, const struct tensors *t)
+bool slices_can_run(struct paramd *kv, const struct tensors *t)
 {
     struct engine *en = kv->engine;
     uint64_t stamp = ++en->stamp, size;

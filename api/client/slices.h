@@ -7,10 +7,9 @@
 
 #include "api/client/drive.h"
 
-/* Whether a push may go in slices: it is long, its keys are distinct and known, and its values fit them, so that nothing
- * is left to be found out after the first slice has been sent. */
-bool slices_can_push(struct paramd *kv, const struct tensors *t);
-bool slices_can_pull(const struct tensors *t);
+/* Whether a push or pull may go in slices: it is long, its keys are distinct and known, and its values fit them, so that
+ * nothing is left to be found out after the first slice has been sent. */
+bool slices_can_run(struct paramd *kv, const struct tensors *t);
 /* Do both name the same keys in the same order? */
 bool slices_match(const struct tensors *a, const struct tensors *b);
 

@@ -80,6 +80,14 @@ static bool same_shape(const struct paramd_tensor *t, const struct key *k)
     return true;
 }
 
+bool tensors_match(const struct paramd_tensor *a, const struct paramd_tensor *b)
+{
+    if (tensor_dtype(a) != tensor_dtype(b) || a->ndim != b->ndim) return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->shape[i] != b->shape[i]) return false;
+    return true;
+}
+
 enum status tensor_fits(const struct paramd_tensor *t, const struct key *k, struct error *e)
 {
     char name[80], have[SHAPE_TEXT_MAX], given[SHAPE_TEXT_MAX];

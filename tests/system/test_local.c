@@ -584,6 +584,42 @@ TEST(pushpull_and_broadcast_give_what_they_say)
     paramd_close(kv);
 }
 
+TEST(an_output_that_does_not_fit_stops_the_call_before_its_first_effect)
+{
+    struct paramd *kv = open_type("local");
+    const int64_t flat[] = {N};
+    float w[N], g[N], out[N] = {0};
+    struct paramd_tensor value = f32(w), grad = f32(g), unfit = {out, PARAMD_F32, 1, flat};
+    struct paramd_key key_4 = PARAMD_INT(4);
+    struct paramd_info info;
+
+    fill(w, 2);
+    fill(g, 5);
+    CHECK_REFUSED(paramd_broadcast(kv, 1, &key_3, &value, 1, &key_3, &unfit, 0, &e), "shape-mismatch");
+    CHECK_REFUSED(paramd_describe(kv, &key_3, &info, &e), "no-such-key");
+    unfit = (struct paramd_tensor){NULL, PARAMD_F32, 2, shape};
+    CHECK_REFUSED(paramd_broadcast(kv, 1, &key_3, &value, 1, &key_3, &unfit, 0, &e), "invalid-argument");
+    CHECK_REFUSED(paramd_broadcast(kv, 1, &key_3, &value, 1, &key_4, &value, 0, &e), "invalid-argument");
+    CHECK_REFUSED(paramd_describe(kv, &key_3, &info, &e), "no-such-key");
+    init_with(kv, &key_3, 2);
+    unfit = (struct paramd_tensor){out, PARAMD_F32, 1, flat};
+    CHECK_REFUSED(paramd_pushpull(kv, 1, &key_3, &grad, 1, &key_3, &unfit, 0, &e), "shape-mismatch");
+    CHECK_REFUSED(paramd_pushpull(kv, 1, &key_3, &grad, 1, &key_4, &value, 0, &e), "no-such-key");
+    check_pull(kv, &key_3, 2);
+    paramd_close(kv);
+}
+
+TEST(when_one_key_cannot_be_deleted_none_is)
+{
+    struct paramd *kv = open_type("local");
+    struct paramd_key keys[] = {PARAMD_INT(3), PARAMD_INT(4)};
+
+    init_with(kv, &key_3, 2);
+    CHECK_REFUSED(paramd_delete(kv, 2, keys, 0, &e), "no-such-key");
+    check_pull(kv, &key_3, 2);
+    paramd_close(kv);
+}
+
 /* ---- calls that are so long that they go in slices ---------------------------------------------------------------- */
 
 enum { LONG = 1500 };
@@ -660,6 +696,79 @@ TEST(a_fault_anywhere_in_a_long_push_stops_the_whole_call)
     many.in[LONG - 1] = (struct paramd_tensor){many.grads[LONG - 1], PARAMD_F32, 1, flat};
     CHECK_REFUSED(paramd_pushpull(kv, LONG, many.keys, many.in, LONG, many.keys, many.out, 0, &e), "shape-mismatch");
     check_long(kv, 1, 0);
+    paramd_close(kv);
+}
+
+TEST(an_output_that_does_not_fit_leaves_all_outputs_of_a_long_pull)
+{
+    struct paramd *kv = open_long();
+    const int64_t flat[] = {N};
+
+    CHECK_CALL(paramd_pull(kv, LONG, many.keys, many.out, 0, &e));
+    for (int i = 0; i < LONG; i++) fill(many.outs[i], -1);
+    many.out[LONG - 1] = (struct paramd_tensor){many.outs[LONG - 1], PARAMD_F32, 1, flat};
+    CHECK_REFUSED(paramd_pull(kv, LONG, many.keys, many.out, 0, &e), "shape-mismatch");
+    for (int i = 0; i < LONG; i++) check_all(many.outs[i], -1);
+    paramd_close(kv);
+}
+
+/* ---- calls that need several requests: all is checked before the first is applied ------------------------------- */
+
+enum { MANY = 10000 };
+static struct many_keys {
+    struct paramd_key keys[MANY];
+    struct paramd_tensor values[MANY];
+    float data[N];
+} tall;
+
+static struct paramd *open_tall(void)
+{
+    fill(tall.data, 1);
+    for (int i = 0; i < MANY; i++) {
+        tall.keys[i] = (struct paramd_key)PARAMD_INT(i);
+        tall.values[i] = f32(tall.data);
+    }
+    return open_type("local");
+}
+
+TEST(a_refused_init_of_many_keys_takes_none_over)
+{
+    struct paramd *kv = open_tall();
+    struct paramd_key last = PARAMD_INT(MANY - 1);
+
+    init_with(kv, &last, 5);
+    CHECK_REFUSED(paramd_init(kv, MANY, tall.keys, tall.values, &e), "key-exists");
+    CHECK_CALL(paramd_init(kv, MANY - 1, tall.keys, tall.values, &e));
+    check_pull(kv, &last, 5);
+    paramd_close(kv);
+}
+
+TEST(many_keys_are_deleted_together_or_not_at_all)
+{
+    struct paramd *kv = open_tall();
+    struct paramd_info info;
+
+    CHECK_CALL(paramd_init(kv, MANY - 1, tall.keys, tall.values, &e));
+    CHECK_REFUSED(paramd_delete(kv, MANY, tall.keys, 0, &e), "no-such-key");
+    CHECK_CALL(paramd_describe(kv, &tall.keys[0], &info, &e));
+    tall.keys[MANY - 1] = tall.keys[0];
+    CHECK_CALL(paramd_delete(kv, MANY, tall.keys, 0, &e));
+    CHECK_REFUSED(paramd_describe(kv, &tall.keys[MANY - 2], &info, &e), "no-such-key");
+    paramd_close(kv);
+}
+
+TEST(a_document_that_is_too_large_is_refused_here_with_its_size)
+{
+    struct paramd *kv = open_type("local");
+    static char text[(1 << 20) + 100];
+    char *answer;
+
+    memset(text, ' ', sizeof text - 1);
+    memcpy(text, "{\"prefix\": \"", 12);
+    memset(text + 12, 'a', sizeof text - 20);
+    memcpy(text + sizeof text - 3, "\"}", 3);
+    CHECK_REFUSED(paramd_call(kv, "List", text, &answer, &e), "too-large");
+    CHECK_SAYS(e.text, "at most 1048576");
     paramd_close(kv);
 }
 

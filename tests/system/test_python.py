@@ -378,6 +378,12 @@ class Forms:
         self.assertAll(self.kv.pull(3), 2)
         self.assertEqual(self.kv.keys(), [3])
 
+    def test_a_broadcast_with_an_output_that_does_not_fit_creates_nothing(self):
+        for out in (np.empty((1,), F32), np.empty(SHAPE, np.float64), [np.empty(SHAPE, F32), np.empty((1,), F32)]):
+            with self.refused(errors.InvalidArgument, 'shape-mismatch', 'key 3'):
+                self.kv.broadcast(3, ones(2), out)
+        self.assertNotIn(3, self.kv)
+
     def test_a_key_twice_in_one_init_is_refused(self):
         for keys, values in (([6, 6], [ones(), ones()]), (6, [ones(), ones()])):
             with self.refused(errors.InvalidArgument):

@@ -1205,6 +1205,56 @@ TEST(an_init_with_a_refused_key_sends_no_value)
     end();
 }
 
+/* Rank 1: key 2 is there, key 1 is awaited. Nothing may be learnt of key 2 before the whole call is known to hold. */
+TEST(an_init_that_has_waited_checks_all_its_keys_again)
+{
+    begin(NULL);
+    struct paramd_key keys[2] = {PARAMD_INT(1), PARAMD_INT(2)};
+    struct paramd_tensor values[2] = {tensor_a, tensor_b};
+    struct tensors list = {2, keys, values, 0};
+    struct wire_init init;
+    struct op *op;
+    CHECK_OK(op_init(en, &list, &op, &e), &e);
+    struct reply a = reply_ok();
+    wire_put_init_done(&a.fixed, &(struct wire_init_done){2, 0});
+    wire_put_init_result(&a.desc, &(struct wire_init_result){.outcome = INIT_WAIT});
+    wire_put_init_result(&a.desc, &(struct wire_init_result){102, 1, 1, INIT_EXISTED, 0});
+    give(DATA, expect(DATA, WIRE_Init), &a);
+    reply_usual(WAITING, expect(WAITING, WIRE_Wait));
+    struct request *r = expect(DATA, WIRE_Init);
+    struct reader fixed = reader_of(r->fixed);
+    CHECK(wire_get_init(&fixed, &init));
+    CHECK_EQ(init.count, 2);
+    a = reply_ok();
+    wire_put_init_done(&a.fixed, &(struct wire_init_done){2, 1});
+    wire_put_init_result(&a.desc, &(struct wire_init_result){102, 1, 1, INIT_EXISTED, 0});
+    wire_put_init_result(&a.desc, &(struct wire_init_result){.outcome = INIT_REFUSED});
+    add_fault(&a, 0, REASON_SHAPE_MISMATCH, 0, "key 1 is [3]");
+    give(DATA, r, &a);
+    check_done(op, STATUS_INVALID_ARGUMENT);
+    end();
+}
+
+TEST(an_init_that_fails_halfway_names_what_was_made)
+{
+    begin(NULL);
+    struct paramd_key keys[2] = {PARAMD_INT(1), PARAMD_INT(2)};
+    struct paramd_tensor values[2] = {tensor_a, tensor_b};
+    struct tensors list = {2, keys, values, 0};
+    struct op *op;
+    CHECK_OK(op_init(en, &list, &op, &e), &e);
+    reply_usual(DATA, expect(DATA, WIRE_Init));
+    struct reply a = reply_ok();
+    wire_put_init_done(&a.fixed, &(struct wire_init_done){2, 1});
+    wire_put_init_result(&a.desc, &(struct wire_init_result){101, 1, 1, INIT_CREATED, 0});
+    wire_put_init_result(&a.desc, &(struct wire_init_result){.outcome = INIT_REFUSED});
+    add_fault(&a, 1, REASON_NO_MEMORY, 0, "no memory");
+    give(DATA, expect(DATA, WIRE_Init), &a);
+    CHECK_SAYS(op_result(op)->error.text, "no memory (of 2 keys 1 were made before that: 1)");
+    check_done(op, STATUS_RESOURCE_EXHAUSTED);
+    end();
+}
+
 /* ---- cancelling -------------------------------------------------------------------------------------------------- */
 
 TEST(a_cancelled_push_that_was_recorded_keeps_its_step)

@@ -69,15 +69,36 @@ def as_keys(key):
     return [as_key(k) for k in key] if is_list(key) else [as_key(key)]
 
 
-def _pack_key(key):
+def _name_bytes(key):
     if isinstance(key, int):
-        return _lib.Key(None, 0, key)
-    name = key.encode('utf-8')
-    return _lib.Key(name, len(name), 0)
+        return b''
+    return key.encode('utf-8')
+
+
+# _lib.Key and _lib.Tensor, to be filled in whole columns: a call may name a million keys.
+_KEY_ROW = np.dtype([('name', np.uint64), ('name_size', np.uint64), ('number', np.int64)])
+_TENSOR_ROW = np.dtype([('data', np.uint64), ('dtype', np.int32), ('ndim', np.int32), ('shape', np.uint64)])
+assert _KEY_ROW.itemsize == ctypes.sizeof(_lib.Key) and _TENSOR_ROW.itemsize == ctypes.sizeof(_lib.Tensor)
 
 
 def pack_keys(keys):
-    return (_lib.Key * len(keys))(*[_pack_key(k) for k in keys])
+    """Keys as the library takes them. What is answered keeps alive what it points to."""
+    rows, is_number = np.zeros(len(keys), _KEY_ROW), [isinstance(k, int) for k in keys]
+    if all(is_number):
+        rows['number'] = keys
+        return (_lib.Key * len(keys)).from_buffer(rows)
+    # Each ends with a zero, which one of no bytes needs.
+    names = [_name_bytes(k) for k in keys]
+    text = np.frombuffer(b'\0'.join(names) + b'\0', np.uint8)
+    sizes = np.fromiter(map(len, names), np.uint64, len(names))
+    starts = np.zeros(len(keys), np.uint64)
+    np.cumsum(sizes[:-1] + np.uint64(1), out=starts[1:])
+    rows['name'] = np.where(is_number, np.uint64(0), np.uint64(text.ctypes.data) + starts)
+    rows['name_size'] = sizes
+    rows['number'] = [k if n else 0 for k, n in zip(keys, is_number)]
+    packed = (_lib.Key * len(keys)).from_buffer(rows)
+    packed.text = text
+    return packed
 
 
 def unpack_key(lent):
@@ -265,19 +286,17 @@ class Tensors:
     """Arrays as the library takes them. Keeps them alive as long as it lives."""
 
     def __init__(self, arrays):
-        dims = [n for a in arrays for n in a.shape]
         self._arrays = arrays
-        self._shapes = (ctypes.c_int64 * max(len(dims), 1))(*dims)
-        at = ctypes.addressof(self._shapes)
-        packed = []
-        for a in arrays:
-            if a.ndim > _lib.DIMENSIONS_MAX:
-                raise refuse(f'a value has at most {_lib.DIMENSIONS_MAX} dimensions, this one has {a.ndim}')
-            on_gpu = isinstance(a, OnGpu)
-            address, code = (a.address, _lib.CUDA) if on_gpu else (a.ctypes.data, 0)
-            packed.append(_lib.Tensor(address, _CODES[a.dtype] | code, a.ndim, at))
-            at += 8 * a.ndim
-        self.packed = (_lib.Tensor * len(arrays))(*packed)
+        self._shapes = np.array([n for a in arrays for n in a.shape] or [0], np.int64)
+        rows = np.zeros(len(arrays), _TENSOR_ROW)
+        rows['ndim'] = [a.ndim for a in arrays]
+        if len(arrays) > 0 and rows['ndim'].max() > _lib.DIMENSIONS_MAX:
+            raise refuse(f'a value has at most {_lib.DIMENSIONS_MAX} dimensions, this one has {rows["ndim"].max()}')
+        rows['data'] = [a.address if isinstance(a, OnGpu) else a.__array_interface__['data'][0] for a in arrays]
+        rows['dtype'] = [_CODES[a.dtype] | (_lib.CUDA if isinstance(a, OnGpu) else 0) for a in arrays]
+        rows['shape'][1:] = np.cumsum(rows['ndim'][:-1], dtype=np.uint64)
+        rows['shape'] = rows['shape'] * np.uint64(8) + np.uint64(self._shapes.ctypes.data)
+        self.packed = (_lib.Tensor * len(arrays)).from_buffer(rows)
 
 
 def borrowed(tensor):

@@ -40,6 +40,9 @@ _SLICE_MS = 200
 _CLOSE_S = 2.0
 _DESCRIBE_TRIES = 3
 _LIST_LIMIT = 1000
+# Keys in one document, and about how many bytes they may take in it.
+_DOCUMENT_KEYS = 1000
+_DOCUMENT_TEXT = 512 << 10
 
 Info = collections.namedtuple('Info', 'dtype shape version id')
 Info.__doc__ = 'What a key is: its numpy dtype, shape, newest version, and the id of its creation.'
@@ -451,9 +454,11 @@ class KVStore:
         self._receive(*to, priority)
 
     def broadcast(self, key, value, out, priority=0):
-        """init and pull: afterwards all outputs of all workers hold rank 0's values."""
+        """init and pull: afterwards all outputs of all workers hold rank 0's values. An output that has not the dtype and
+        shape of its value is refused before anything is created."""
         keys, arrays = self._values(key, value)
         to = self._outputs(key, _arrays.as_keys(key), out)
+        _check_fits(dict(zip(keys, arrays)), *to)
         self._init(keys, arrays)
         self._receive(*to, priority)
 
@@ -621,8 +626,9 @@ class KVStore:
         states, document, dumped = states_.read(fname)
         self._describe(list(states))        # all there? before anything is changed
         if dumped:
-            self.set_updater(document)
-        elif self._optimizer()['type'] != document['type']:
+            self._load_dumped(states, document)
+            return
+        if self._optimizer()['type'] != document['type']:
             raise errors.FailedPrecondition(
                 f'{fname} has the states of {document["type"]}, and the updater is {self._optimizer()["type"]}: set the '
                 'same one first', reason='updater-incompatible')
@@ -640,6 +646,18 @@ class KVStore:
             raise errors.FailedPrecondition('there is no optimizer whose states could be saved or loaded: '
                                             'set_optimizer() first', reason='updater-needed')
         return document
+
+    def _load_dumped(self, states, document):
+        """Sets an updater and its states. When these do not fit it, what was there before is put back."""
+        before = self._call('GetUpdater', {})['updater']
+        kept = self.get_states(list(states)) if before is not None and before['type'] != 'assign' else {}
+        self.set_updater(document)
+        try:
+            self.set_states(states)
+        except errors.ParamdError:
+            self.set_updater(before)
+            self.set_states(kept)
+            raise
 
     def _of_function(self, name):
         """A method of the updater function, which keeps its states itself."""
@@ -816,13 +834,15 @@ class KVStore:
     def _describe(self, keys):
         if not keys:
             return []
-        items = self._call('Describe', {'keys': keys})['items']
+        items = []
+        for some in _documents(keys):
+            items += self._call('Describe', {'keys': some})['items']
         for key, item in zip(keys, items):
             if item is None:
                 raise errors.NotFound(f'key {key!r} was not initialised: call init({key!r}, value) first',
                                       reason='no-such-key')
-        return [Info(_arrays.dtype_named(item['dtype']), tuple(item['shape']), item['version'], item['id'])
-                for item in items]
+        dtypes = {name: _arrays.dtype_named(name) for name in {item['dtype'] for item in items}}
+        return [Info(dtypes[item['dtype']], tuple(item['shape']), item['version'], item['id']) for item in items]
 
     def _set_function(self, function):
         if self._remote:
@@ -872,6 +892,27 @@ def _state(lent, shape):
 def _raise(status, error):
     if status != 0:
         raise error.exception(status)
+
+
+def _check_fits(values, keys, outputs):
+    for key, output in zip(keys, outputs):
+        value, array = values[key], output.array
+        if value.shape != array.shape or not _arrays.same_type(value.dtype, array.dtype):
+            raise _arrays.refuse(f'key {key!r}: the value is {value.dtype} {value.shape}, out is {array.dtype} '
+                                 f'{array.shape}: an output has the dtype and shape of its key', 'shape-mismatch')
+
+
+def _documents(keys):
+    """The keys in lists that are short enough for one document each."""
+    some, size = [], 0
+    for key in keys:
+        some.append(key)
+        size += 6 * len(key) if isinstance(key, str) else 20
+        if len(some) == _DOCUMENT_KEYS or size > _DOCUMENT_TEXT:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _one_for_each(key, keys, things, what):
