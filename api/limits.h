@@ -95,7 +95,7 @@ enum {
     DRAIN_STILL_MS = 2000,           /* while the daemon stops: a connection on which nothing moves is given up */
     WRONG_TOKENS_MAX = 10,           /* on one connection; then it ends */
 
-    HEARTBEAT_MS = 2000,
+    HEARTBEAT_MS = 2000,             /* of who has joined no store; Join tells a third of worker_timeout */
     WORKER_TIMEOUT_MS = 10000,
     ROUND_TIMEOUT_MS = 60000,
     START_TIMEOUT_MS = 60000,

@@ -430,10 +430,11 @@ void method_Join(struct request *r, json_t *in)
         st = error_set(&e, REASON_DRAINING, "the daemon is shutting down; join again when it is back");
     if (st == STATUS_OK) st = session_join(r->session, s, name, &w, &e);
     if (refused(r, st, &e)) return;
-    answer_json(r, json_pack("{s:I,s:s,s:I,s:o,s:I,s:I,s:b,s:o}", "rank", (json_int_t)w->rank, "name", w->name,
+    answer_json(r, json_pack("{s:I,s:s,s:I,s:o,s:I,s:I,s:b,s:o,s:I}", "rank", (json_int_t)w->rank, "name", w->name,
                              "num_workers", (json_int_t)store_num_workers(s), "members", members_json(s),
                              "job", (json_int_t)s->job, "first_step", (json_int_t)first_step(s),
-                             "lowest", store_lowest(s) == w, "options", store_json(s, false)));
+                             "lowest", store_lowest(s) == w, "options", store_json(s, false),
+                             "heartbeat_ms", (json_int_t)((s->options.worker_timeout + 2) / 3)));
 }
 
 void method_Leave(struct request *r, json_t *in)
@@ -505,10 +506,12 @@ static json_t *key_json(const struct key *k, struct worker *w)
     uint64_t next = w != NULL ? worker_tell_step(w, k) : 0;
 
     for (unsigned i = 0; i < k->shape.ndim; i++) append(&shape, json_integer(k->shape.dims[i]));
-    return json_pack("{s:o,s:s,s:I,s:s,s:o,s:I,s:I,s:I,s:s}", "key", key_name_json(&k->name),
+    const struct progress *p = w != NULL ? worker_seen(w, k) : NULL;
+    return json_pack("{s:o,s:s,s:I,s:s,s:o,s:I,s:I,s:I,s:I,s:s}", "key", key_name_json(&k->name),
                      "key_type", k->name.is_text ? "str" : "int", "id", (json_int_t)k->id,
                      "dtype", dtype_numpy(k->shape.dtype), "shape", shape, "version", (json_int_t)key_version(k),
                      "updates", (json_int_t)k->state.updates, "next_step", (json_int_t)next,
+                     "recorded", (json_int_t)(p != NULL ? p->recorded : 0),
                      "device", device_home_name(k->core->device, k->home));
 }
 
@@ -549,7 +552,7 @@ void method_Describe(struct request *r, json_t *in)
 /* At most, about: a control character of a name takes six. */
 static size_t key_json_size(const struct key *k)
 {
-    size_t size = 250 + k->shape.ndim * 21;
+    size_t size = 290 + k->shape.ndim * 21;
 
     for (size_t i = 0; i < k->name.text.size; i++) size += ((const unsigned char *)k->name.text.at)[i] < 0x20 ? 6 : 2;
     return size;

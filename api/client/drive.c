@@ -183,6 +183,14 @@ static void mind(struct paramd *kv)
     kv->minding = false;
 }
 
+/* Who drives sends heartbeats, too. When he leaves, the next one must not be late. */
+static uint32_t look_ms(const struct paramd *kv)
+{
+    uint32_t half = engine_heartbeat_ms(kv->engine) / 2;
+
+    return half < 1 ? 1 : half < LOOK_MS ? half : LOOK_MS;
+}
+
 static void *background(void *arg)
 {
     struct paramd *kv = arg;
@@ -191,7 +199,7 @@ static void *background(void *arg)
     pthread_mutex_lock(&kv->lock);
     while (!kv->stopping) {
         if (kv->driving || kv->waiters > 0) {
-            sleep_on(kv, &kv->idle, clock_ms() + LOOK_MS);
+            sleep_on(kv, &kv->idle, clock_ms() + look_ms(kv));
         } else if (engine_busy(kv->engine) && turns != kv->turns && engine_is_light(kv->engine)) {
             turns = kv->turns;
             mind(kv);

@@ -9,7 +9,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LIGHT_SIZE = 64 << 10 };      /* of pushes under way that are light together */
+enum {
+    LIGHT_SIZE = 64 << 10,       /* of pushes under way that are light together */
+    HEARTBEAT_MAX_MS = 3600000,
+    OWN_OP_MS = 2000             /* a heartbeat or a joining is given up after four periods, or this */
+};
 
 /* ---- life ------------------------------------------------------------------------------------------------------- */
 
@@ -152,13 +156,13 @@ again:
 static void own_op_begin(struct engine *en, struct op **slot, enum status s)
 {
     if (s != STATUS_OK) *slot = NULL;
-    else op_set_deadline(*slot, en->session.heartbeat_ms * 4);
+    else op_set_deadline(*slot, en->heartbeat_ms * 4 > OWN_OP_MS ? en->heartbeat_ms * 4 : OWN_OP_MS);
 }
 
 static void tick_heartbeat(struct engine *en)
 {
     if (!engine_joined(en) || en->closed || en->options->embedded || en->now < en->heartbeat_at) return;
-    en->heartbeat_at = en->now + en->session.heartbeat_ms;
+    en->heartbeat_at = en->now + en->heartbeat_ms;
     if (en->heartbeat != NULL || en->lost.status != STATUS_OK) return;
     own_op_begin(en, &en->heartbeat, op_json(en, WIRE_Heartbeat, bytes_of("", 0), true, &en->heartbeat, NULL));
 }
@@ -227,7 +231,10 @@ static void look_after_own(struct engine *en)
         en->rejoin = NULL;
         op_release(op);
         LIST_EACH(struct op, waiting, node, &en->ops)
+        {
             if (waiting->resolving) op_want(waiting, ROLE_CONTROL);
+            if (waiting->waiting) op_want(waiting, ROLE_WAIT);
+        }
     }
 }
 
@@ -402,10 +409,12 @@ void engine_read_join(struct engine *en, struct bytes document)
     if (doc_read(document, &doc, NULL) != STATUS_OK) return;
     en->rank = (uint32_t)doc_u64(doc, "rank", 0);
     en->num_workers = (uint32_t)doc_u64(doc, "num_workers", 1);
+    uint64_t period = doc_u64(doc, "heartbeat_ms", en->session.heartbeat_ms);
+    en->heartbeat_ms = (uint32_t)(period < 1 ? 1 : period < HEARTBEAT_MAX_MS ? period : HEARTBEAT_MAX_MS);
     json_decref(doc);
     en->joined = true;
     en->joining++;
-    en->heartbeat_at = en->now + en->session.heartbeat_ms;
+    en->heartbeat_at = en->now + en->heartbeat_ms;
 }
 
 void engine_begin_looking(struct engine *en)
@@ -418,6 +427,7 @@ bool engine_has_store(const struct engine *en) { return en->store != 0; }
 bool engine_joined(const struct engine *en) { return en->joined && en->options->join; }
 unsigned engine_rank(const struct engine *en) { return en->rank; }
 unsigned engine_num_workers(const struct engine *en) { return en->num_workers; }
+uint32_t engine_heartbeat_ms(const struct engine *en) { return engine_joined(en) ? en->heartbeat_ms : UINT32_MAX; }
 unsigned engine_num_dead(const struct engine *en) { return en->num_dead; }
 
 bool engine_busy(const struct engine *en)

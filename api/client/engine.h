@@ -50,6 +50,8 @@ bool engine_has_store(const struct engine *en);
 unsigned engine_rank(const struct engine *en);
 unsigned engine_num_workers(const struct engine *en);
 unsigned engine_num_dead(const struct engine *en);
+/* Period of heartbeats; UINT32_MAX: it sends none. */
+uint32_t engine_heartbeat_ms(const struct engine *en);
 bool engine_busy(const struct engine *en);       /* something is awaited: for an operation, or of a new connection */
 /* No connection is being built, and what is under way is small. */
 bool engine_is_light(const struct engine *en);

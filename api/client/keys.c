@@ -147,7 +147,7 @@ struct key *keys_next(const struct keys *t, size_t *at)
 
 void key_learn(struct key *k, const struct key_facts *f, uint64_t joining)
 {
-    bool same = k->id == f->id && k->known == joining;
+    bool same = k->id == f->id, before = same && k->known == joining;
     uint64_t count;
 
     k->id = f->id;
@@ -156,9 +156,12 @@ void key_learn(struct key *k, const struct key_facts *f, uint64_t joining)
     for (unsigned i = 0; i < f->ndim; i++) k->shape[i] = f->shape[i];
     if (!wire_shape_size(k->shape, k->ndim, dtype_size(k->dtype), &count, &k->size)) k->size = 0;
     k->next_step = f->next_step;
-    k->recorded = f->next_step - 1;
     /* Within one joining the steps up to next_step are ours, and may include one whose answer was lost: its end is
-     * still to be asked for. A new joining starts at a step of the store's choice. */
+     * still to be asked for. A new joining starts at a step of the store's choice, which says nothing of what was recorded
+     * before; the end of that is still to be asked for, too. */
+    k->told = f->tells_recorded ? f->recorded : 0;
+    if (f->tells_recorded) k->recorded = f->recorded;
+    else if (before || !same) k->recorded = f->next_step - 1;
     if (!same || k->applied > k->recorded) k->applied = k->recorded;
     k->known = joining;
     k->uncertain = false;

@@ -35,6 +35,7 @@ struct key {
 
     uint64_t next_step;          /* of the next push */
     uint64_t recorded;           /* the last step that is */
+    uint64_t told;               /* the last step of which the daemon has said so when it was asked */
     uint64_t applied;            /* the last step whose end has been told */
 
     struct list turns;           /* the first one has the turn */
@@ -86,6 +87,8 @@ struct key_facts {
     unsigned ndim;
     const int64_t *shape;
     uint64_t next_step;
+    bool tells_recorded;
+    uint64_t recorded;           /* the last step of this worker that is */
 };
 /* What the daemon says about a key, in joining number `joining`. */
 void key_learn(struct key *k, const struct key_facts *f, uint64_t joining);

@@ -125,7 +125,7 @@ struct op {
     size_t asked, told;                  /* of `unknown` */
     struct key **unknown;
     size_t unknown_count, unknown_capacity;
-    bool resolving;
+    bool resolving, outside;             /* outside: a worker found dead was told no steps */
 
     struct cond *conds;
     size_t cond_count, cond_capacity;
@@ -253,6 +253,7 @@ struct engine {
     uint64_t joining;                    /* number of the present joining */
     struct op *rejoin, *heartbeat;       /* own operations under way, or NULL */
     uint64_t heartbeat_at;
+    uint32_t heartbeat_ms;               /* period, told at Join */
     uint32_t store, rank, num_workers, num_dead;
     uint32_t round_ms;                   /* the store's round_timeout */
 };

@@ -253,12 +253,24 @@ static enum status learn_shape(const json_t *dims, int64_t shape[DIMS_MAX], unsi
     return STATUS_OK;
 }
 
+/* No step is told to a worker that was found dead meanwhile: it has to join again. */
+static bool is_outside(const struct engine *en, const json_t *item)
+{
+    return engine_joined(en) && json_is_object(item) && doc_u64(item, "next_step", 1) == 0;
+}
+
 static enum status learn(struct engine *en, struct key *k, const json_t *item, struct error *e)
 {
     char name[80];
     int64_t shape[DIMS_MAX] = {0};
-    struct key_facts f = {.shape = shape, .id = doc_u64(item, "id", 0), .next_step = doc_u64(item, "next_step", 1)};
+    struct key_facts f = {.shape = shape, .id = doc_u64(item, "id", 0), 
+                          .next_step = doc_u64(item, "next_step", 1), .recorded = doc_u64(item, "recorded", 0),
+                          .tells_recorded = json_object_get(item, "recorded") != NULL};
 
+    if (is_outside(en, item)) {
+        k->known = 0;
+        return STATUS_OK;
+    }
     key_name_text(&k->name, name, sizeof name);
     if (item == NULL || json_is_null(item)) {
         k->known = 0;
@@ -272,6 +284,22 @@ static enum status learn(struct engine *en, struct key *k, const json_t *item, s
     return STATUS_OK;
 }
 
+/* The daemon has found this worker dead: what it was asked is asked again when it has joined. false: it cannot, and the
+ * operation has ended. */
+static bool begin_again(struct op *op)
+{
+    struct engine *en = op->engine;
+    struct error e;
+
+    op->outside = false;
+    error_set(&e, REASON_NOT_JOINED, "this worker was found dead and is joining again");
+    op_hint(op, &e);
+    engine_rejoin(en);
+    if (!en->closed && en->lost.status == STATUS_OK) return true;
+    op_fail(op, &e);
+    return false;
+}
+
 static void described(struct op *op, const struct call *c, const struct incoming *in)
 {
     struct error e;
@@ -281,13 +309,17 @@ static void described(struct op *op, const struct call *c, const struct incoming
 
     if (s == STATUS_OK) {
         const json_t *items = json_object_get(doc, "items");
-        for (size_t i = 0; s == STATUS_OK && i < c->item_count; i++)
+        for (size_t i = 0; s == STATUS_OK && i < c->item_count; i++) {
             s = learn(op->engine, op->unknown[c->offset + i], json_array_get(items, i), &e);
+            op->outside |= is_outside(op->engine, json_array_get(items, i));
+        }
         json_decref(doc);
     }
     op->told += c->item_count;
     if (s != STATUS_OK) {
         op_fail(op, &e);
+    } else if (op->told == op->unknown_count && op->outside) {
+        if (begin_again(op)) op_resolve(op);
     } else if (op->told == op->unknown_count) {
         op->resolving = false;
         op->ops->resolved(op);
@@ -309,7 +341,7 @@ enum status op_cond_pushes(struct op *op, struct key *k, struct error *e)
     enum status s = STATUS_OK;
     uint64_t first = k->applied + 1;
 
-    if (k->known != op->engine->joining) return STATUS_OK;
+    if (k->id == 0) return STATUS_OK;
     if (k->recorded > TICKETS_MAX && first < k->recorded - TICKETS_MAX + 1) first = k->recorded - TICKETS_MAX + 1;
     for (uint64_t step = first; s == STATUS_OK && step <= k->recorded; step++)
         s = op_cond(op, &(struct cond){.kind = WAIT_TICKET, .key = k, .id = k->id, .number = step}, e);
@@ -347,7 +379,7 @@ static void put_cond(struct call *c, const struct engine *en, const struct cond 
 
 static struct call *ask_wait(struct op *op)
 {
-    if (op->wait_call != NULL) return NULL;
+    if (op->wait_call != NULL || op->engine->rejoin != NULL) return NULL;
     struct call *c = call_new(op, WIRE_Wait);
     if (c == NULL) return NULL;
     c->kind = CALL_WAIT;
@@ -383,6 +415,21 @@ static void decide(struct op *op, struct cond *cond, const struct wire_wait_resu
         cond->key->applied = cond->number;
 }
 
+/* Whether a condition could not be looked at because the worker was found dead. Then none is decided yet. */
+static bool wait_is_outside(const struct op *op, const struct incoming *in, const struct wire_wait_done *done)
+{
+    struct answer_reader a = answer_of(in);
+    struct error e;
+    uint32_t index;
+
+    if (!engine_joined(op->engine) || done->faults == 0 ||
+        !reader_take(&a.results, (uint64_t)done->count * wire_wait_result_size))
+        return false;
+    for (uint32_t i = 0; i < done->faults && answer_next_fault(&a, &index, &e); i++)
+        if (e.reason == REASON_NOT_JOINED) return true;
+    return false;
+}
+
 static void read_wait(struct op *op, const struct call *c, const struct incoming *in)
 {
     struct reader fixed = reader_of(in->fixed);
@@ -395,6 +442,10 @@ static void read_wait(struct op *op, const struct call *c, const struct incoming
     if (c != op->wait_call) return; /* another one was sent instead; the conditions may be others now */
     op->wait_call = NULL;
     wire_get_wait_done(&fixed, &done);
+    if (wait_is_outside(op, in, &done)) {
+        if (begin_again(op)) op_wait_for(op, op->cond_want);
+        return;
+    }
     for (uint32_t i = 0; i < done.count && wire_get_wait_result(&a.results, &r); i++)
         if (r.index < c->item_count) decide(op, c->items[r.index], &r);
     for (uint32_t i = 0; i < done.faults && answer_next_fault(&a, &index, &e); i++) {

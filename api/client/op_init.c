@@ -94,8 +94,8 @@ static void item_done(struct item *i, const struct wire_init_result *r)
     struct key *k = p->op.held[i->index];
 
     if (r != NULL && r->key != 0 && r->next_step != 0)
-        key_learn(k, &(struct key_facts){r->key, (enum dtype)tensor_dtype(t), (unsigned)t->ndim, t->shape,
-                                         r->next_step}, p->op.engine->joining);
+        key_learn(k, &(struct key_facts){.id = r->key, .dtype = (enum dtype)tensor_dtype(t), .ndim = (unsigned)t->ndim,
+                                         .shape = t->shape, .next_step = r->next_step}, p->op.engine->joining);
     else
         k->known = 0;
     i->made = r != NULL && r->outcome == INIT_CREATED;

@@ -29,7 +29,7 @@ struct item {
     struct turn turn;
     struct list_node node;       /* of push->ready or push->later */
     struct key *key;
-    uint64_t step;               /* as it was sent */
+    uint64_t step, id;           /* as it was sent, and of which creation of the key; 0: not yet */
     enum item_state state;
     size_t first, count;         /* of push->grouped: which values of the call */
     const void *data;            /* the value, or the sum */
@@ -296,6 +296,7 @@ static uint64_t part_size(const struct op_push *p)
 static void put_entry(struct call *c, struct item *i, uint64_t offset, uint64_t size)
 {
     i->step = c->method == WIRE_Push ? i->key->next_step : 0;
+    i->id = i->key->id;
     wire_put_push_entry(&c->desc, &(struct wire_push_entry){
         .key = i->key->id, .step = i->step, .offset = offset, .size = size,
         .total = i->key->size, .dtype = (uint8_t)i->key->dtype, .codec = CODEC_NONE,
@@ -629,10 +630,21 @@ static void set_out(struct op_push *p)
     }
 }
 
+/* Its answer was lost, and a worker that was found dead meanwhile is not told so of a repeat: it must not be sent under
+ * the step that comes next. */
+static bool was_recorded(const struct item *i)
+{
+    return i->step > 0 && i->id == i->key->id && i->key->told >= i->step;
+}
+
 static void described_again(struct op_push *p)
 {
-    for (size_t k = 0; k < p->item_count; k++)
-        if (p->items[k].state == ITEM_UNKNOWN) enter(&p->items[k], ITEM_READY);
+    for (size_t k = 0; k < p->item_count && !p->op.result.finished; k++) {
+        struct item *i = &p->items[k];
+        if (i->state != ITEM_UNKNOWN) continue;
+        if (was_recorded(i)) item_over(i, NULL);
+        else enter(i, ITEM_READY);
+    }
 }
 
 static void push_resolved(struct op *op)

@@ -97,7 +97,7 @@ struct paramd_info {
  * options: NULL, or a JSON document with any of
  *   "url" "tcp://127.0.0.1:7700" (else PARAMD_URL, else that), "store" "default", "num_workers", "worker_name",
  *   "worker_id" (32 hexadecimal digits; kept over restarts), "round_timeout" 60, "start_timeout" 60,
- *   "connect_timeout" 5, "worker_timeout" 10 (seconds), "on_reinit" "error" | "replace" | "keep" (else
+ *   "connect_timeout" 5, "worker_timeout" 10 (seconds; heartbeats come in a third of it), "on_reinit" "error" | "replace" | "keep" (else
  *   PARAMD_ON_REINIT), "async_default", "on_missing", "min_workers", "on_late", "sum_order", "elastic", "versions_max",
  *   "token" (else PARAMD_TOKEN, else what stands in the file PARAMD_TOKEN_FILE), "engine" "own" | "nanomsg", "bulk"
  *   true | false, "connections" 1 (bulk), "join" true, "mailbox" 134217728 (bytes of the daemon's

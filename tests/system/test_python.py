@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import unittest
 import urllib.request
 
@@ -963,6 +964,29 @@ class Workers(Remote):
         out = np.zeros((3, 3))
         reader.pushpull(3, ones(6, (3, 3), np.float64), out=out)
         self.assertAll(out, 6)
+
+    def test_a_trainer_that_was_suspended_goes_on_and_no_push_is_lost_or_doubled(self):
+        name, code = store_name(), (
+            'import sys, numpy as np; sys.path.insert(0, sys.argv[1]); import paramd\n'
+            'kv = paramd.kv.create("dist_async", url=sys.argv[2], store=sys.argv[3], num_workers=1, worker_timeout=1)\n'
+            'kv.init([0, 1], [np.zeros(4, "float32")] * 2); kv.set_updater({"type": "add"})\n'
+            'kv.push(0, np.ones(4, "float32")); print("ready", flush=True); sys.stdin.readline()\n'
+            'kv.push(0, np.ones(4, "float32")); kv.push(1, np.ones(4, "float32")); kv.wait(); kv.barrier()\n'
+            'print(*[int(v[0]) for v in kv.pull([0, 1])], flush=True)')
+        child = subprocess.Popen([sys.executable, '-c', code, str(ROOT / 'api' / 'python'), self.daemon.url, name],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(child.kill)
+        self.assertEqual(child.stdout.readline(), 'ready\n')
+        looker = self.join(store_name(), 'dist_async')
+        store = next(s['id'] for s in looker._call('ListStores', {})['items'] if s['store'] == name)
+        child.send_signal(signal.SIGSTOP)
+        end = time.monotonic() + CHILD_S
+        while looker._call('Workers', {'store': store})['items'][0]['state'] != 'dead':
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        child.send_signal(signal.SIGCONT)
+        self.assertEqual(child.communicate('go\n', timeout=CHILD_S)[0], '2 1\n')
+        self.assertEqual(child.returncode, 0)
 
     def test_leave_frees_the_others_round(self):
         left, right = self.pair()

@@ -44,7 +44,8 @@ static struct {
     char instance[33];
     unsigned bulk_port;
     uint64_t window;
-    uint64_t next_step;
+    uint64_t next_step, recorded;
+    unsigned heartbeat_ms;               /* at Join; 0: not said */
     int64_t count;                       /* elements of every key */
     bool knows_keys, has_store;
 } says;
@@ -200,7 +201,9 @@ static void say_described(struct reply *a, const struct request *r)
         if (!says.knows_keys) put_text(&a->body, "%snull", i > 0 ? "," : "");
         else
             put_text(&a->body, "%s{\"key\":%lld,\"id\":%lld,\"dtype\":\"f32\",\"shape\":[%" PRId64 "],\"version\":1,"
-                     "\"next_step\":%" PRIu64 "}", i > 0 ? "," : "", key, key + 100, says.count, says.next_step);
+                     "\"next_step\":%" PRIu64, i > 0 ? "," : "", key, key + 100, says.count, says.next_step);
+        if (says.knows_keys && says.recorded > 0) put_text(&a->body, ",\"recorded\":%" PRIu64, says.recorded);
+        if (says.knows_keys) put_text(&a->body, "}");
     }
     put_text(&a->body, "]}");
     json_decref(doc);
@@ -272,7 +275,11 @@ static void reply_usual(unsigned link, struct request *r)
     switch (r->header.method) {
     case WIRE_Hello: say_hello(&a); break;
     case WIRE_Create: put_text(&a.body, "{\"id\":9,\"created\":true,\"round_timeout\":60}"); break;
-    case WIRE_Join: put_text(&a.body, "{\"rank\":1,\"num_workers\":2}"); break;
+    case WIRE_Join:
+        put_text(&a.body, "{\"rank\":1,\"num_workers\":2");
+        if (says.heartbeat_ms > 0) put_text(&a.body, ",\"heartbeat_ms\":%u", says.heartbeat_ms);
+        put_text(&a.body, "}");
+        break;
     case WIRE_Heartbeat:
         put_text(&a.body, "{\"stores\":[%s]}", says.has_store ? "{\"id\":9,\"num_workers\":3,\"dead\":1}" : "");
         break;
@@ -635,6 +642,110 @@ TEST(who_was_found_dead_joins_again_and_asks_for_its_steps)
     reply_usual(CONTROL, expect(CONTROL, WIRE_Describe));
     CHECK_EQ(entry_of(expect(DATA, WIRE_Push)).step, 12);
     settle();
+    check_done(op, STATUS_OK);
+    end();
+}
+
+/* A store whose worker_timeout is 300 ms. */
+TEST(heartbeats_come_in_the_period_that_the_store_told_at_join)
+{
+    begin(NULL);
+    says.has_store = false;
+    says.heartbeat_ms = 100;
+    advance(2000);
+    reply_usual(CONTROL, expect(CONTROL, WIRE_Heartbeat));
+    reply_usual(CONTROL, expect(CONTROL, WIRE_Join));
+    CHECK_EQ(engine_heartbeat_ms(en), 100);
+    says.has_store = true;
+    for (int i = 0; i < 5; i++) {
+        advance(99);
+        CHECK(pending(CONTROL) == NULL);
+        advance(1);
+        reply_usual(CONTROL, expect(CONTROL, WIRE_Heartbeat));
+    }
+    end();
+}
+
+/* A trainer that was suspended: the daemon has found it dead and says no step. */
+TEST(a_description_without_a_step_makes_it_join_again_and_ask_again)
+{
+    begin(NULL);
+    struct op *op = start_push(&key_1, &tensor_a);
+    says.next_step = 0;
+    reply_usual(CONTROL, expect(CONTROL, WIRE_Describe));
+    reply_usual(CONTROL, expect(CONTROL, WIRE_Join));
+    says.next_step = 7;
+    reply_usual(CONTROL, expect(CONTROL, WIRE_Describe));
+    CHECK_EQ(entry_of(expect(DATA, WIRE_Push)).step, 7);
+    settle();
+    check_done(op, STATUS_OK);
+    end();
+}
+
+TEST(a_push_whose_answer_was_lost_before_it_was_found_dead_counts_once)
+{
+    for (int recorded = 0; recorded <= 1; recorded++) {
+        begin(NULL);
+        know_keys();
+        struct op *op = start_push(&key_1, &tensor_a);
+        uint64_t step = entry_of(expect(DATA, WIRE_Push)).step;
+        cut(DATA);
+        advance(100);
+        bring_up(DATA);
+        reply_usual(DATA, expect(DATA, WIRE_Hello));
+        refuse(DATA, expect(DATA, WIRE_Push), REASON_NOT_JOINED, 0);
+        reply_usual(CONTROL, expect(CONTROL, WIRE_Join));
+        says.next_step = step + 4; /* rounds went on without it */
+        says.recorded = recorded ? step : 0;
+        reply_usual(CONTROL, expect(CONTROL, WIRE_Describe));
+        if (recorded) CHECK(pending(DATA) == NULL);
+        else CHECK_EQ(entry_of(expect(DATA, WIRE_Push)).step, step + 4);
+        settle();
+        check_done(op, STATUS_OK);
+        end();
+    }
+}
+
+TEST(what_was_recorded_before_it_was_found_dead_is_still_asked_for)
+{
+    begin(NULL);
+    know_keys();
+    struct op *op = start_push(&key_1, &tensor_a);
+    settle();
+    check_done(op, STATUS_OK);
+    says.has_store = false;
+    advance(2000);
+    reply_usual(CONTROL, expect(CONTROL, WIRE_Heartbeat));
+    reply_usual(CONTROL, expect(CONTROL, WIRE_Join));
+    CHECK_OK(op_wait(en, 0, NULL, &op, &e), &e);
+    struct request *r = expect(WAITING, WIRE_Wait);
+    struct reply a = reply_ok();
+    wire_put_wait_done(&a.fixed, &(struct wire_wait_done){1, 1});
+    wire_put_wait_result(&a.desc, &(struct wire_wait_result){0, WAIT_FAILED, 0});
+    add_fault(&a, 0, REASON_ROUND_FAILED, 0, "round 1 of key 1 failed");
+    give(WAITING, r, &a);
+    CHECK_SAYS(op_result(op)->error.text, "round 1 of key 1 failed");
+    check_done(op, STATUS_ABORTED);
+    end();
+}
+
+TEST(a_wait_that_finds_it_dead_joins_again_and_waits_on)
+{
+    begin(NULL);
+    know_keys();
+    struct op *op = start_push(&key_1, &tensor_a);
+    settle();
+    check_done(op, STATUS_OK);
+    CHECK_OK(op_wait(en, 1, &key_1, &op, &e), &e);
+    struct reply a = reply_ok();
+    wire_put_wait_done(&a.fixed, &(struct wire_wait_done){1, 1});
+    wire_put_wait_result(&a.desc, &(struct wire_wait_result){0, WAIT_FAILED, 0});
+    add_fault(&a, 0, REASON_NOT_JOINED, 0, "found dead");
+    give(WAITING, expect(WAITING, WIRE_Wait), &a);
+    CHECK(!op_result(op)->finished);
+    CHECK(pending(WAITING) == NULL);
+    reply_usual(CONTROL, expect(CONTROL, WIRE_Join));
+    reply_usual(WAITING, expect(WAITING, WIRE_Wait));
     check_done(op, STATUS_OK);
     end();
 }
