@@ -57,7 +57,9 @@ struct session {
     struct share *share;             /* held */
     struct worker **workers;         /* held; the stores it joined */
     size_t worker_count, worker_capacity;
-    struct named_result *window;     /* DEDUPE_WINDOW of them; NULL before the first named request */
+    struct named_result *window;     /* by sequence modulo window_size; NULL: none, or packed */
+    size_t window_size;              /* a power of two, which grows up to DEDUPE_WINDOW as it has to */
+    struct buf packed;               /* the window of one who has been idle, see window_pack */
     uint64_t highest;                /* sequence */
     struct pin pins[PINS_MAX];
     struct state_copies copies;      /* of states, that are fetched in parts */
@@ -180,7 +182,7 @@ enum repeat { REPEAT_FRESH, REPEAT_DONE, REPEAT_REFUSED };
 enum repeat session_repeat(struct session *s, const struct wire_header *h, const struct named_result **out,
                            struct error *e);
 /* The same without marking anything. */
-bool session_known(const struct session *s, uint64_t sequence);
+bool session_known(struct session *s, uint64_t sequence);
 void session_result(struct session *s, uint64_t sequence, const void *bytes, size_t size);
 void session_forget(struct session *s, uint64_t sequence);
 

@@ -10,7 +10,7 @@
 
 /* A client without a connection and without a place in a store is remembered this long, so that the repeat of a named
  * request after a broken connection is still recognised. */
-enum { IDLE_MS = 120000 };
+enum { IDLE_MS = 120000, WINDOW_SIZE_MIN = 8 };
 
 static struct bytes id_bytes(const struct wire_id *id) { return bytes_of(id->at, sizeof id->at); }
 
@@ -34,6 +34,7 @@ static void session_free(struct session *s)
     mem_free(s->workers);
     share_drop(s->share);
     mem_free(s->window);
+    buf_fini(&s->packed);
     mem_free(s->name);
     mem_free(s);
     server->session_count--;
@@ -47,6 +48,75 @@ static bool is_idle(const struct session *s)
     return true;
 }
 
+/* ---- the window of named requests --------------------------------------------------------------------------------- */
+
+/* One that is older is no longer remembered. */
+static bool is_forgotten(const struct session *s, uint64_t sequence)
+{
+    return s->highest >= DEDUPE_WINDOW && sequence <= s->highest - DEDUPE_WINDOW;
+}
+
+static struct named_result *window_at(const struct session *s, uint64_t sequence)
+{
+    return &s->window[sequence & (s->window_size - 1)];
+}
+
+static bool window_resize(struct session *s, size_t size)
+{
+    struct named_result *to = mem_array(size, sizeof *to);
+
+    if (to == NULL) return false;
+    for (size_t i = 0; i < s->window_size; i++) {
+        const struct named_result *r = &s->window[i];
+        if (!is_forgotten(s, r->sequence)) to[r->sequence & (size - 1)] = *r;
+    }
+    mem_free(s->window);
+    s->window = to;
+    s->window_size = size;
+    return true;
+}
+
+/* The results alone, one behind the other: what a client leaves that does not come back is small. */
+static void window_pack(struct session *s)
+{
+    struct buf b = {0};
+
+    for (size_t i = 0; i < s->window_size; i++) {
+        const struct named_result *r = &s->window[i];
+        if (r->sequence == 0 || is_forgotten(s, r->sequence)) continue;
+        buf_add(&b, r, offsetof(struct named_result, bytes));
+        buf_add(&b, r->bytes, r->size);
+    }
+    if (b.failed) {
+        buf_fini(&b);
+        return;
+    }
+    mem_free(s->window);
+    s->window = NULL;
+    s->window_size = 0;
+    s->packed = b;
+}
+
+static bool window_unpack(struct session *s)
+{
+    size_t size = s->packed.size > 0 ? DEDUPE_WINDOW : WINDOW_SIZE_MIN;
+
+    if (s->window != NULL) return true;
+    if (!window_resize(s, size)) return false;
+    for (size_t at = 0; at < s->packed.size;) {
+        struct named_result r = {0};
+        memcpy(&r, s->packed.at + at, offsetof(struct named_result, bytes));
+        at += offsetof(struct named_result, bytes);
+        memcpy(r.bytes, s->packed.at + at, r.size);
+        at += r.size;
+        *window_at(s, r.sequence) = r;
+    }
+    buf_fini(&s->packed);
+    return true;
+}
+
+/* ---- ends --------------------------------------------------------------------------------------------------------- */
+
 void sessions_expire(struct server *s)
 {
     uint64_t now = s->core.now_ms;
@@ -55,6 +125,7 @@ void sessions_expire(struct server *s)
         for (size_t i = 0; i < PINS_MAX; i++)
             if (at->pins[i].version != NULL && now - at->pins[i].touched_ms >= PROGRESS_MS) unpin(&at->pins[i]);
         state_copies_expire(&at->copies, now);
+        if (at->peers == 0 && at->requests == 0 && at->window_size > WINDOW_SIZE_MIN) window_pack(at);
         if (is_idle(at) && (at->stale || now - at->seen_ms > IDLE_MS)) session_free(at);
     }
 }
@@ -256,17 +327,29 @@ static enum repeat refuse_repeat(const struct named_result *known, const struct 
     return REPEAT_REFUSED;
 }
 
+/* The place of this request in the window, which grows where another that is remembered has it. NULL: no memory. */
+static struct named_result *window_place(struct session *s, uint64_t sequence)
+{
+    if (!window_unpack(s)) return NULL;
+    for (;;) {
+        struct named_result *r = window_at(s, sequence);
+        bool is_taken = r->sequence != 0 && r->sequence != sequence && !is_forgotten(s, r->sequence);
+        if (!is_taken || s->window_size == DEDUPE_WINDOW) return r;
+        if (!window_resize(s, 2 * s->window_size)) return NULL;
+    }
+}
+
 enum repeat session_repeat(struct session *s, const struct wire_header *h, const struct named_result **out,
                            struct error *e)
 {
-    if (s->window == NULL) s->window = mem_array(DEDUPE_WINDOW, sizeof *s->window);
-    if (s->window == NULL) {
+    struct named_result *r = window_place(s, h->sequence), newest = {.sequence = s->highest};
+
+    if (r == NULL) {
         error_retry(e, REASON_NO_MEMORY, RETRY_MS, "no memory to remember a request");
         return REPEAT_REFUSED;
     }
-    struct named_result *r = &s->window[h->sequence % DEDUPE_WINDOW], newest = {.sequence = s->highest};
     *out = r;
-    if (s->highest >= DEDUPE_WINDOW && h->sequence <= s->highest - DEDUPE_WINDOW) return refuse_repeat(&newest, h, e);
+    if (is_forgotten(s, h->sequence)) return refuse_repeat(&newest, h, e);
     if (r->sequence == h->sequence && r->method == h->method && !r->running) return REPEAT_DONE;
     if (r->sequence >= h->sequence) return refuse_repeat(r, h, e);
     *r = (struct named_result){.sequence = h->sequence, .method = h->method, .running = true};
@@ -274,14 +357,15 @@ enum repeat session_repeat(struct session *s, const struct wire_header *h, const
     return REPEAT_FRESH;
 }
 
-bool session_known(const struct session *s, uint64_t sequence)
+bool session_known(struct session *s, uint64_t sequence)
 {
-    return sequence > 0 && s->window != NULL && s->window[sequence % DEDUPE_WINDOW].sequence >= sequence;
+    if (sequence == 0 || (s->window == NULL && s->packed.size == 0) || !window_unpack(s)) return false;
+    return is_forgotten(s, sequence) || window_at(s, sequence)->sequence == sequence;
 }
 
 static struct named_result *running(struct session *s, uint64_t sequence)
 {
-    struct named_result *r = s->window != NULL ? &s->window[sequence % DEDUPE_WINDOW] : NULL;
+    struct named_result *r = s->window != NULL ? window_at(s, sequence) : NULL;
     return r != NULL && r->sequence == sequence && r->running ? r : NULL;
 }
 

@@ -451,6 +451,49 @@ SERVER_TEST(a_set_that_is_sent_again_before_its_end_is_done_once)
     client_gone(c);
 }
 
+/* Against a table of all that was named, over random orders, idle times and a window that grows. */
+TEST(the_last_256_named_requests_are_known_whatever_their_order_and_small_when_the_client_is_idle)
+{
+    enum { ALL = 3000 };
+    struct fixture *f = fixture_new(device_of_kinds(ON_CPU, 0), 0);
+    struct client *c = client_new(f, 1);
+    struct session *s = c->peer->session;
+    uint8_t done[ALL + 1] = {0};
+    uint64_t random = 5, highest = 0;
+    const struct named_result *r;
+    struct error e;
+
+    for (int turn = 0; turn < 20000; turn++) {
+        uint64_t ahead = rng_next(&random) % (turn < 200 || turn % 4 != 0 ? 2 : 300), sequence = highest + 2 > ahead ? highest + 2 - ahead : 1;
+        if (sequence > ALL) sequence = ALL;
+        struct wire_header h = {.method = WIRE_Barrier, .sequence = sequence};
+        bool old = highest >= DEDUPE_WINDOW && sequence <= highest - DEDUPE_WINDOW;
+        enum repeat got = session_repeat(s, &h, &r, &e);
+        CHECK_EQ(got, old ? REPEAT_REFUSED : done[sequence] ? REPEAT_DONE : REPEAT_FRESH);
+        if (old) CHECK_EQ(e.reason, REASON_SEQUENCE_OLD);
+        if (got == REPEAT_DONE) CHECK(memcmp(r->bytes, &sequence, sizeof sequence) == 0 && r->size == sizeof sequence);
+        if (got != REPEAT_FRESH) continue;
+        if (sequence > highest) highest = sequence;
+        session_result(s, sequence, &sequence, sizeof sequence);
+        done[sequence] = 1;
+        if (turn < 8) CHECK(s->window_size <= 16);
+        if (rng_next(&random) % 100 != 0) continue;
+        struct client *next;
+        client_gone(c);
+        fixture_advance(f, 1100);
+        CHECK(s->window_size <= 8);
+        CHECK(s->packed.capacity <= 8192);
+        next = client_connect(f, 1);
+        next->epoch = s->epoch;
+        do_json(next, WIRE_Hello, "{\"client\": \"test\"}");
+        CHECK(next->peer->session == s);
+        c = next;
+    }
+    CHECK_EQ(highest, ALL);
+    client_gone(c);
+    fixture_free(f);
+}
+
 SERVER_TEST(one_name_is_of_one_request)
 {
     struct client *c = client_joined(f, 1, async_);
