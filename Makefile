@@ -313,7 +313,8 @@ RUN := $(patsubst tests/%.c,build/tsan/tests/%,$(THREADED)) $(SCRIPTS) $(patsubs
 	$(patsubst tests/%.c,build/asan/tests/%,$(filter-out tests/device/test_kernels.c,$(TESTS))) \
 	$(BY_CLANG) $(patsubst tests/%.c,build/tests/%,$(TESTS))
 # Those that mostly wait, for time-outs of a daemon or for one another.
-WAITING := $(filter %/test_remote %/test_same_host %/test_rest.py %/test_cuda.py %/test_python.py %/test_paramctl.py,$(RUN))
+WAITING := $(filter %/test_remote %/test_same_host %/test_rest.py %/test_cuda.py %/test_python.py %/test_paramctl.py \
+	%/test_memory.py,$(RUN))
 test: deps-test
 	@$(MAKE) --no-print-directory test-builds
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/run -t $$((580 + $(FUZZ_SECONDS))) -w "$(WAITING)" $(filter-out $(WAITING),$(RUN))
@@ -326,6 +327,7 @@ test-long: deps-test
 	@$(MAKE) --no-print-directory test FUZZ_SECONDS=600
 	@for round in $$(seq $(SIM_ROUNDS)); do PARAMD_TEST_ROUND=$$round tests/run -t 3600 $(SIM_SUITES) || exit 1; done
 	@LONG=1 tests/run -t 3600 -j 1 build/tests/unit/test_store_model tests/system/test_many_keys.py tests/system/test_hostile.py build/tests/system/test_hostile_flood
+	@LONG=1 tests/run -t 4200 -j 1 tests/system/test_churn.py
 
 # README's commands in a bare root of the next Debian; continuous integration does it with Debian 12.
 .PHONY: test-debian13

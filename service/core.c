@@ -16,8 +16,8 @@
 enum {
     CACHE_FROM = 64 << 10,           /* buffers below this come from malloc's own lists fast enough */
     CACHE_REST_MS = 10000,           /* so long a buffer waits for its next use */
-    TRIM_FROM = 1 << 20,             /* bytes of the device that have been freed, and ... */
-    TRIM_BLOCKS_FROM = 4096          /* ... blocks of the daemon: giving back less is not worth the look */
+    TRIM_FROM = 1 << 20,             /* bytes freed on the device, below which it is not worth a look */
+    TRIM_BLOCKS_FROM = 4096          /* the same in blocks of the daemon */
 };
 
 static uint64_t quarter_of_memory(void)

@@ -197,7 +197,7 @@ json_t *server_info_json(const struct server *s)
 {
     const struct core *c = &s->core;
 
-    return json_pack("{s:s,s:o,s:s,s:s?,s:o,s:f,s:i,s:i,s:I,s:{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I},s:o,s:o,s:o}",
+    return json_pack("{s:s,s:o,s:s,s:s?,s:o,s:f,s:i,s:i,s:I,s:{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I},s:o,s:o,s:o}",
                      "version", PARAMD_VERSION, "instance", hex_json(&s->config.instance),
                      "device", device_kind(c->device), "card", c->device->card[0] != '\0' ? c->device->card : NULL,
                      "programs", programs_json(c->device),
@@ -210,6 +210,7 @@ json_t *server_info_json(const struct server *s)
                      "used", (json_int_t)account_used(c), "max", (json_int_t)c->limits.memory_max,
                      "cached", (json_int_t)core_mem_cached(c),
                      "mailboxes", (json_int_t)s->box_bytes,
+                     "heap", (json_int_t)mem_heap(), "blocks", (json_int_t)mem_live(),
                      "bulk", bulk_json(s), "mailbox", mailbox_offer(s), "limits", limits_json(s));
 }
 

@@ -83,6 +83,8 @@ void http_count(struct http_counts *c, const struct route *r, unsigned code, uin
     X(gauge,   paramd_memory_limit_bytes,               CORE,  "daemon.memory.max", "--memory-max; 0: no cap")          \
     X(gauge,   paramd_cached_bytes,                     CORE,  "daemon.memory.cached", "taken from the system and free; " \
                                                                                 "goes back after a rest")              \
+    X(gauge,   paramd_heap_bytes,                       CORE,  "daemon.memory.heap", "of the heap, in use")             \
+    X(gauge,   paramd_heap_blocks,                      CORE,  "daemon.memory.blocks", "allocated by the daemon itself") \
     X(gauge,   paramd_mailbox_bytes,                    CORE,  "daemon.memory.mailboxes", "lent to trainers")         \
     X(counter, paramd_program_steps_compiled_total,     CORE,  "daemon.programs.compiled", "steps of updater texts by "   \
                                                                                 "kernels of their own, on a GPU")      \

@@ -7,7 +7,8 @@
 
 static _Atomic uint64_t fault_countdown;
 static _Atomic int fault_was_hit;
-static _Atomic int64_t live;
+static _Atomic int64_t live, live_bytes;
+static _Atomic int counts_bytes;
 
 static int faulted(void)
 {
@@ -17,9 +18,18 @@ static int faulted(void)
     return 1;
 }
 
+/* way: 1 of a block that has come, -1 of one that goes. */
+static void count_bytes(void *p, int way)
+{
+    if (!atomic_load_explicit(&counts_bytes, memory_order_relaxed)) return;
+    atomic_fetch_add_explicit(&live_bytes, way * (int64_t)malloc_usable_size(p), memory_order_relaxed);
+}
+
 static void *counted(void *p)
 {
-    if (p != NULL) atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
+    if (p == NULL) return NULL;
+    atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
+    count_bytes(p, 1);
     return p;
 }
 
@@ -35,7 +45,11 @@ void *mem_array(size_t count, size_t size)
 void *mem_resize(void *old, size_t size)
 {
     if (old == NULL) return mem_new(size);
-    return faulted() ? NULL : realloc(old, size > 0 ? size : 1);
+    if (faulted()) return NULL;
+    count_bytes(old, -1);
+    void *p = realloc(old, size > 0 ? size : 1);
+    count_bytes(p != NULL ? p : old, 1);
+    return p;
 }
 
 void *mem_aligned(size_t size)
@@ -61,6 +75,7 @@ void mem_free(void *p)
 {
     if (p == NULL) return;
     atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+    count_bytes(p, -1);
     free(p);
 }
 
@@ -87,5 +102,14 @@ void mem_fault_at(uint64_t n)
 }
 
 void mem_trim(void) { malloc_trim(0); }
+
+uint64_t mem_heap(void)
+{
+    struct mallinfo2 m = mallinfo2();
+    return m.uordblks + m.hblkhd;
+}
+
 int mem_fault_hit(void) { return atomic_load(&fault_was_hit); }
 int64_t mem_live(void) { return atomic_load(&live); }
+void mem_count_bytes(int on) { atomic_store(&counts_bytes, on); }
+int64_t mem_live_bytes(void) { return atomic_load(&live_bytes); }

@@ -35,7 +35,13 @@ void mem_fault_at(uint64_t n);
 int mem_fault_hit(void);
 /* Gives pages that only freed blocks lie in back to the system. Costs milliseconds. */
 void mem_trim(void);
+/* Bytes of the heap in use, of libraries as well, without what malloc keeps free. Looks at all of its free blocks. */
+uint64_t mem_heap(void);
 /* Blocks that are allocated and not freed, over all threads; for leak checks. */
 int64_t mem_live(void);
+/* Their bytes, as the allocator rounds them; of blocks allocated since counting was switched on, which tests do before
+ * there are others. It is off at first, since it costs a look at each block. */
+void mem_count_bytes(int on);
+int64_t mem_live_bytes(void);
 
 #endif

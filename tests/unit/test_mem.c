@@ -231,6 +231,20 @@ static void *churn(void *argument)
     return NULL;
 }
 
+TEST(bytes_are_counted_when_asked_for)
+{
+    mem_count_bytes(1);
+    int64_t before = mem_live_bytes();
+    void *a = mem_new(1000), *b = mem_aligned(100000);
+    CHECK(mem_live_bytes() - before >= 101000 && mem_live_bytes() - before < 120000);
+    a = mem_resize(a, 50000);
+    CHECK(mem_live_bytes() - before >= 150000 && mem_live_bytes() - before < 170000);
+    mem_free(a);
+    mem_free(b);
+    CHECK_EQ(mem_live_bytes(), before);
+    mem_count_bytes(0);
+}
+
 TEST(live_is_right_over_four_threads)
 {
     int64_t before = mem_live();
