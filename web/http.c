@@ -454,7 +454,10 @@ static void connection(void *ctx, struct MHD_Connection *c, void **state, enum M
     }
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
     atomic_fetch_add(&h->counts->connections, 1);
-    *state = info != NULL ? line_open(h->reaper, info->connect_fd) : NULL;
+    struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
+    socklen_t size = sizeof from;
+    bool known = info != NULL && getpeername(info->connect_fd, (struct sockaddr *)&from, &size) == 0;
+    *state = info != NULL ? line_open(h->reaper, info->connect_fd, known ? &from : NULL) : NULL;
 }
 
 /* Paths are decoded by target_read, from the raw text. */
@@ -528,18 +531,22 @@ static void stop_daemons(struct http *h)
     while (h->daemon_count > 0) MHD_stop_daemon(h->daemons[--h->daemon_count]);
 }
 
-/* One of `count` that share the connections. */
-static struct MHD_Daemon *start_daemon(struct http *h, int fd, unsigned count)
+static unsigned connections_max(enum http_face face)
+{
+    return face == HTTP_ADMIN ? connections_of(ADMIN_CONNECTIONS, 8) : connections_of(PROBE_CONNECTIONS, 16);
+}
+
+/* One for an address. The reaper keeps the connections of all of them together below the limit that each has. */
+static struct MHD_Daemon *start_daemon(struct http *h, int fd)
 {
     bool admin = h->face == HTTP_ADMIN;
-    unsigned most = admin ? connections_of(ADMIN_CONNECTIONS / count, 8 * count) : connections_of(PROBE_CONNECTIONS / count, 16 * count);
+    unsigned most = connections_max(h->face);
     struct MHD_OptionItem pool[] = {{MHD_OPTION_THREAD_POOL_SIZE, ADMIN_THREADS, NULL}, {MHD_OPTION_END, 0, NULL}};
 
     return MHD_start_daemon(
         MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, NULL, NULL, handle, h,
         MHD_OPTION_EXTERNAL_LOGGER, complain, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-        MHD_OPTION_CONNECTION_LIMIT, most,
-        MHD_OPTION_PER_IP_CONNECTION_LIMIT, CONNECTIONS_OF_ONE, MHD_OPTION_CONNECTION_TIMEOUT, SILENT_S,
+        MHD_OPTION_CONNECTION_LIMIT, most, MHD_OPTION_CONNECTION_TIMEOUT, SILENT_S,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES, MHD_OPTION_UNESCAPE_CALLBACK, leave_escaped, NULL,
         MHD_OPTION_URI_LOG_CALLBACK, begin_request, h, MHD_OPTION_NOTIFY_COMPLETED, end_request, h,
         MHD_OPTION_NOTIFY_CONNECTION, connection, h, MHD_OPTION_ARRAY, admin ? pool : pool + 1, MHD_OPTION_END);
@@ -559,7 +566,7 @@ static enum status start(struct http *h, const char *address, struct error *e)
     if (s != STATUS_OK) return s;
     snprintf(h->url, sizeof h->url, "http://%s:%u", host, sockets.port);
     for (unsigned i = 0; i < sockets.count; i++) {
-        struct MHD_Daemon *d = s == STATUS_OK ? start_daemon(h, sockets.fd[i], sockets.count) : NULL;
+        struct MHD_Daemon *d = s == STATUS_OK ? start_daemon(h, sockets.fd[i]) : NULL;
         if (d != NULL) {
             h->daemons[h->daemon_count++] = d;
             continue;
@@ -616,7 +623,9 @@ enum status http_start(const struct http_config *c, enum http_face face, const c
     h->face = face;
     s = copy_config(h, c, e);
     if (s == STATUS_OK) s = door_open(c->server, c->mailbox, c->token, &h->door, e);
-    if (s == STATUS_OK) s = reaper_start(h->counts->cuts, &h->reaper, e);
+    /* Below libmicrohttpd's own limit, where a new connection would wait outside for an old one to end. */
+    struct reaper_bounds bounds = {.of_one = CONNECTIONS_OF_ONE, .of_all = connections_max(face) * 3 / 4};
+    if (s == STATUS_OK) s = reaper_start(h->counts->cuts, bounds, &h->reaper, e);
     if (s == STATUS_OK) s = start(h, address, e);
     if (s == STATUS_OK) *out = h;
     else http_free(h);

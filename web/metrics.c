@@ -111,7 +111,8 @@ void http_count(struct http_counts *c, const struct route *r, unsigned code, uin
     X(counter, paramd_http_requests_total,              HTTP,  "",              "requests to the admin port")          \
     X(histogram, paramd_http_request_duration_seconds,  TIMES, "",              "from the request line to the end of " \
                                                                                 "the answer")                          \
-    X(counter, paramd_http_cut_connections_total,       CUTS,  "",              "connections that were too slow")      \
+    X(counter, paramd_http_cut_connections_total,       CUTS,  "",              "connections that were too slow, or " \
+                                                                                "idle when others came")               \
     X(gauge,   paramd_http_connections,                 OPEN,  "",              "connections to the admin port")       \
     X(gauge,   paramd_http_body_bytes,                  BODIES, "",             "bodies that the admin port holds")    \
     X(counter, process_cpu_seconds_total,               SELF,  "cpu",           "user and system time")                \

@@ -4,6 +4,7 @@
 #include "service/base/clock.h"
 #include "service/base/log.h"
 #include "service/base/mem.h"
+#include "service/transport_origin.h"
 
 #include <errno.h>
 #include <linux/tcp.h>
@@ -23,6 +24,8 @@ struct line {
     uint64_t bytes;                  /* that had moved then */
     uint64_t seen, seen_ms;          /* while draining: bytes that had moved, and since when no more */
     unsigned wrong_tokens;
+    uint8_t origin[ORIGIN_SIZE_MAX]; /* the address, as transport_origin.h has it */
+    size_t origin_size;
     bool cut;
 };
 
@@ -33,6 +36,7 @@ struct reaper {
     bool stop, draining;
     pthread_t thread;
     _Atomic uint64_t *cuts;
+    struct reaper_bounds bounds;
 };
 
 const char *const line_phase_names[LINE_PHASES] = {"headers", "body", "working", "answer", "idle"};
@@ -59,7 +63,7 @@ static void cut(struct reaper *r, struct line *l)
 {
     l->cut = true;
     atomic_fetch_add(&r->cuts[l->phase], 1);
-    log_debug("http", "a connection is too slow (%s) and cut", line_phase_names[l->phase]);
+    log_debug("http", "a connection is too slow, or gives way to another (%s), and cut", line_phase_names[l->phase]);
     shutdown(l->fd, SHUT_RDWR);
 }
 
@@ -89,6 +93,39 @@ static void look_at(struct reaper *r, struct line *l, uint64_t now_ms)
     cut(r, l);
 }
 
+/* ---- too many --------------------------------------------------------------------------------------------------- */
+
+static bool same_origin(const struct line *a, const struct line *b)
+{
+    return a->origin_size == b->origin_size && memcmp(a->origin, b->origin, a->origin_size) == 0;
+}
+
+/* The line that is missed least: among those of `of`'s address, or, of NULL, among all. NULL: all are at work. */
+static struct line *least_missed(struct reaper *r, const struct line *of, uint64_t now_ms)
+{
+    struct line *idle = NULL, *silent = NULL;
+
+    LIST_EACH(struct line, l, node, &r->lines) {
+        if (l->cut || (of != NULL && !same_origin(l, of))) continue;
+        if (l->phase == LINE_IDLE && (idle == NULL || l->since_ms < idle->since_ms)) idle = l;
+        if (l->phase == LINE_HEADERS && silent == NULL && now_ms - l->since_ms >= FRESH_MS) silent = l;
+    }
+    return idle != NULL ? idle : silent;
+}
+
+static void make_room(struct reaper *r, struct line *fresh, uint64_t now_ms)
+{
+    unsigned of_one = 0, of_all = 0;
+
+    LIST_EACH(struct line, l, node, &r->lines) {
+        of_all += !l->cut;
+        of_one += !l->cut && same_origin(l, fresh);
+    }
+    if (of_one <= r->bounds.of_one && of_all <= r->bounds.of_all) return;
+    struct line *goes = least_missed(r, of_one > r->bounds.of_one ? fresh : NULL, now_ms);
+    cut(r, goes != NULL ? goes : fresh);
+}
+
 static void *run(void *ctx)
 {
     struct reaper *r = ctx;
@@ -104,13 +141,15 @@ static void *run(void *ctx)
     return NULL;
 }
 
-enum status reaper_start(_Atomic uint64_t cuts[LINE_PHASES], struct reaper **out, struct error *e)
+enum status reaper_start(_Atomic uint64_t cuts[LINE_PHASES], struct reaper_bounds bounds, struct reaper **out,
+                         struct error *e)
 {
     struct reaper *r = mem_zero(sizeof *r);
     pthread_condattr_t monotonic;
 
     if (r == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for the HTTP server");
     r->cuts = cuts;
+    r->bounds = bounds;
     list_init(&r->lines);
     pthread_mutex_init(&r->lock, NULL);
     pthread_condattr_init(&monotonic);
@@ -148,14 +187,16 @@ void reaper_stop(struct reaper *r)
     mem_free(r);
 }
 
-struct line *line_open(struct reaper *r, int fd)
+struct line *line_open(struct reaper *r, int fd, const struct sockaddr_storage *from)
 {
     struct line *l = mem_zero(sizeof *l);
 
     if (l == NULL) return NULL;
     *l = (struct line){.reaper = r, .fd = fd, .phase = LINE_HEADERS, .since_ms = clock_ms()};
+    if (from != NULL) l->origin_size = origin_name(fd, from, l->origin);
     pthread_mutex_lock(&r->lock);
     list_append(&r->lines, &l->node);
+    make_room(r, l, l->since_ms);
     pthread_mutex_unlock(&r->lock);
     return l;
 }

@@ -1059,6 +1059,16 @@ class Gate(Case):
                     got = d.raw(request("GET", "/v1/info", "Authorization: Bearer s3cret-token-of-it" + end), wait=20)
                     self.assertEqual((statuses(got[0]), got[1]), ([400], True), end)  # nobody knows what follows
 
+    def test_a_new_connection_is_served_however_many_of_its_address_are_idle(self):
+        with Running() as d, contextlib.ExitStack() as held:
+            for door, path in (("admin", "/v1/info"), ("probe", "/livez")):
+                for i in range(300):
+                    s = held.enter_context(socket.create_connection(("127.0.0.1", d.port(door)), 20))
+                    s.settimeout(20)
+                    s.sendall(request("GET", path))
+                    self.assertEqual(s.recv(15, socket.MSG_WAITALL), b"HTTP/1.1 200 OK", (door, i))
+                self.assertEqual(d.ask("GET", path, door=door)[0], 200)
+
     def test_a_connection_ends_with_the_tenth_wrong_token(self):
         with tempfile.NamedTemporaryFile("w") as file:
             file.write("s3cret-token-of-it")
