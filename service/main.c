@@ -292,7 +292,8 @@ typedef enum status open_door(const struct transport_config *, const char *, str
 
 static enum status add_door(open_door *open, const char *url, struct transport **out, struct error *e)
 {
-    struct transport_config c = {.server = the.server, .loop = the.loop, .mailbox = the.mailbox, .now_ms = clock_ms};
+    struct transport_config c = {.server = the.server, .loop = the.loop, .mailbox = the.mailbox, .now_ms = clock_ms,
+                                 .address_max = (unsigned)the.settings.address_connections};
     enum status s = open(&c, url, out, e);
 
     if (s == STATUS_OK) the.doors[the.door_count++] = *out;
@@ -401,15 +402,15 @@ static void say_ready(void)
 
 /* ---- the loop --------------------------------------------------------------------------------------------------- */
 
-/* Connections that were not taken, or were ended for what the peer did. The log folds what comes often. */
+/* Connections that were not taken, or were ended for what the peer did. Always the same sentence: the log folds it. */
 static void tell_refused(void)
 {
     uint64_t refused = 0;
 
     for (unsigned i = 0; i < the.door_count; i++) refused += transport_refused(the.doors[i]);
     if (refused == the.refused) return;
-    log_warn("door", "%llu connections were refused so far, or ended for a fault of theirs; debug tells why",
-             (unsigned long long)refused);
+    log_warn("door", "connections were refused so far, or ended for a fault of theirs; "
+             "paramd_connections_refused_total in /metrics has how many and why, debug tells each");
     the.refused = refused;
 }
 

@@ -31,6 +31,8 @@ enum { LISTEN_MAX = 8, SETTINGS_FILE_SIZE_MAX = 64 << 10 };
       "JSON over HTTP, for people and their tools")                                                                   \
     X(text,    probe,          "probe",          "HOST:PORT|off",        "127.0.0.1:7781",       FIXED, NULL,         \
       "/livez, /readyz and /metrics; nothing secret, no token")                                                       \
+    X(count,   address_connections, "address-connections", "N",          "",                     FIXED, NULL,         \
+      "connections of one address to one door; standard: a quarter of the door's, which are 4096 or a third of `ulimit -n`") \
     X(text,    token_file,     "token-file",     "FILE",                 "",                     LIVE,  "Access",     \
       "clients must show what stands in it; needed beyond this machine")                                              \
     X(flag,    insecure,       "insecure",       "",                     "false",                FIXED, NULL,         \

@@ -67,8 +67,8 @@ enum status origin_enter(struct origins *o, int fd, const struct sockaddr_storag
     struct origin *at = map_find(o->by_address, bytes_of(name, size));
 
     if (at != NULL && at->connections >= o->connections_max)
-        return error_set(e, REASON_LIMIT, "%u connections of this address are open; no more of it are taken",
-                         at->connections);
+        return error_set(e, REASON_LIMIT, "it has %u connections, the most for one address; start the daemon with a larger "
+                         "--address-connections than %u", at->connections, o->connections_max);
     if (at == NULL) {
         at = mem_zero(sizeof *at);
         if (at == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a connection");

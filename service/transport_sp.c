@@ -100,7 +100,12 @@ static void conn_free(struct conn *c)
 /* The first fault at a door is worth a line, as it may tell of a port scanner or a wrong address; a flood is not. */
 static void count_fault(struct door *d, const char *address, const struct error *e)
 {
-    log_write(d->base.refused == 0 ? LOG_INFO : LOG_DEBUG, "door", "%s: %s is refused: %s", d->base.url, address,
+    const char *port = d->address.ipc ? strchr(address, ',') : strrchr(address, ':');
+
+    if (e->reason == REASON_LIMIT) /* who runs the daemon can cure it. Without the port, which differs: it is folded */
+        log_warn("door", "%s: %.*s is refused: %s", d->base.url, (int)(port != NULL ? (size_t)(port - address) : strlen(address)),
+                 address, e->text);
+    else log_write(d->base.refused == 0 ? LOG_INFO : LOG_DEBUG, "door", "%s: %s is refused: %s", d->base.url, address,
               e->text);
     transport_count_refused(&d->base, e->reason, 1);
 }
@@ -306,7 +311,8 @@ static void take_connection(struct door *d, int fd, const struct sockaddr_storag
     struct error e;
 
     if (d->count >= d->base.config.connections_max) {
-        (void)error_set(&e, REASON_LIMIT, "%u connections are open, no more are taken", d->count);
+        (void)error_set(&e, REASON_LIMIT, "%u connections are open, the most for this door; a larger `ulimit -n` allows up to "
+                        "%d, then start another daemon", d->count, CONNECTIONS_MAX);
         close(fd);
     } else if (conn_new(d, fd, from, &e) == STATUS_OK) {
         return;

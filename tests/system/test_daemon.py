@@ -571,6 +571,23 @@ class Scarcity(unittest.TestCase):
                 return b"serving" in s.recv(8 + 12 + 80 + 200, socket.MSG_WAITALL) or d.get("admin", "/v1/info")[0] == 200
         return False
 
+    def test_an_address_with_too_many_connections_is_one_line_that_tells_the_cap_and_the_setting(self):
+        with Running("--address-connections", "3") as d, contextlib.ExitStack() as held:
+            for _ in range(3):
+                held.enter_context(wire.Peer(d.fields["bulk"]))
+            for _ in range(40):
+                with self.assertRaises(wire.Closed):
+                    wire.Peer(d.fields["bulk"])
+            text = d.get("probe", "/metrics")[2]
+            self.assertIn('paramd_connections_refused_total{reason="limit-reached"} 40\n', text)
+            soon(lambda: "--address-connections" in d.log())
+            d.proc.send_signal(signal.SIGTERM)
+            self.assertEqual(d.proc.wait(20), 0)
+            lines = [line for line in d.log().splitlines() if "--address-connections" in line and "repeated" not in line]
+            self.assertEqual([line.split("msg=")[1] for line in lines],
+                             [f'"{d.fields["bulk"]}: tcp://127.0.0.1 is refused: it has 3 connections, the most for one '
+                              'address; start the daemon with a larger --address-connections than 3"'])
+
     def test_warnings_that_repeat_are_folded(self):
         with Running() as d:
             for _ in range(200):

@@ -1164,6 +1164,9 @@ class Metrics(Case):
         self.assertLess(abs(after["process_start_time_seconds"][None] - time.time()), 3600)
         self.assertGreater(after["process_open_fds"][None], 3)
 
+    def test_the_start_time_is_the_same_at_each_scrape(self):
+        self.assertEqual(len({self.scrape()["process_start_time_seconds"][None] for _ in range(30)}), 1)
+
     @unittest.skipUnless(shutil.which("promtool"), "promtool is not here; parse_metrics has looked")
     def test_promtool_has_nothing_to_say(self):
         text = self.d.ask("GET", "/metrics", door="probe")[2]

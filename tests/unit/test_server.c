@@ -334,6 +334,24 @@ TEST(a_server_may_go_while_waits_hang)
     CHECK_EQ(mem_live(), live);
 }
 
+TEST(a_wait_that_has_to_be_asked_again_is_no_refusal)
+{
+    struct fixture *f = fixture_new(device_of_kinds(ON_CPU, 0), 0);
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
+    struct error e;
+    uint64_t id = do_init(a, 1, 0.0f, 4);
+
+    do_push(a, id, 1, 1.0f, 4);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(do_wait(a, WAIT_TICKET, id, 1, 500, &e), WAIT_PENDING);
+        CHECK_SAYS(e.text, "rank 1");                /* who is missing is told all the same */
+    }
+    CHECK_EQ(f->server->refused[REASON_DEADLINE], 0);
+    client_gone(a);
+    client_gone(b);
+    fixture_free(f);
+}
+
 SERVER_TEST(a_client_that_is_superseded_and_gone_stays_until_its_requests_are_done)
 {
     struct client *c = client_joined(f, 1, async_);

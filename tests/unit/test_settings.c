@@ -381,6 +381,7 @@ TEST(only_live_settings_may_differ_at_a_reload)
         {"--listen", "tcp://127.0.0.1:1", "listen"}, {"--bulk", "off", "bulk"}, {"--admin", "127.0.0.1:1", "admin"},
         {"--probe", "127.0.0.1:1", "probe"}, {"--threads", "3", "threads"}, {"--device", "cpu", "device"},
         {"--insecure", "--insecure", "insecure"}, {"--advertise", "h", "advertise"},
+        {"--address-connections", "9", "address-connections"},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         begin();
