@@ -267,6 +267,7 @@ bool drive_has_forked(const struct paramd *kv) { return kv->forks != atomic_load
 
 enum status drive_enter(struct paramd *kv, struct error *e)
 {
+    if (kv == NULL) return error_set(e, REASON_BAD_ARGUMENT, "the store handle is NULL: paramd_create opens one");
     if (drive_has_forked(kv))
         return error_set(e, REASON_FORKED, "this handle was opened before the process forked: open one in the child");
     if (atomic_load(&kv->inside) && pthread_equal(kv->inside_thread, pthread_self()))

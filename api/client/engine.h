@@ -76,7 +76,8 @@ const struct op_result *op_result(const struct op *op);
 void op_release(struct op *op);
 void op_set_deadline(struct op *op, uint32_t ms);
 uint64_t op_deadline(const struct op *op);
-/* The document that a finished JSON call was answered with, ended by a zero; lives with the operation. */
+/* The document that a finished JSON call was answered with, ended by a zero; lives with the operation. NULL: of any
+ * other. */
 const char *op_answer(const struct op *op);
 
 /* What a call of the library names. Lent until the operation is finished. */

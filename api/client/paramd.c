@@ -41,6 +41,16 @@ static int told(enum status s, struct error *from, struct paramd_error *to)
     return tell(from, to);
 }
 
+/* What a caller passes as NULL is refused before anything else is looked at. */
+static int refuse_null(const char *what, struct paramd_error *e)
+{
+    struct error error;
+
+    return told(error_set(&error, REASON_BAD_ARGUMENT, "%s is NULL", what), &error, e);
+}
+
+#define REQUIRE(holds, what) if (!(holds)) return refuse_null(what, e)
+
 const char *paramd_status_name(int status)
 {
     return status_name(status < 0 ? STATUS_UNKNOWN : status_from_wire((uint32_t)status));
@@ -93,7 +103,6 @@ static enum status hand_out(struct paramd *kv, enum status s, struct op *op, str
     struct error error;                                     \
     struct op *op = NULL;                                   \
     enum status s = drive_enter(kv, &error);                \
-    *out = NULL;                                            \
     if (s != STATUS_OK) return told(s, &error, e);          \
     s = BEGIN;                                              \
     s = hand_out(kv, s, op, out, &error);                   \
@@ -113,11 +122,14 @@ static enum status open_handle(const char *type, const char *options, struct par
 
 int paramd_create(const char *type, const char *options, struct paramd **out, struct paramd_error *e)
 {
+    REQUIRE(out != NULL, "out");
+    *out = NULL;
+    REQUIRE(type != NULL, "type");
+
     struct error error;
     struct op *op = NULL;
     struct paramd *kv = NULL;
 
-    *out = NULL;
     enum status s = open_handle(type, options, &kv, &error);
     if (s == STATUS_OK) s = drive_enter(kv, &error);
     if (s != STATUS_OK) return told(s, &error, e);
@@ -131,12 +143,16 @@ int paramd_create(const char *type, const char *options, struct paramd **out, st
 int paramd_create_start(const char *type, const char *options, struct paramd **out, struct paramd_op **operation,
                         struct paramd_error *e)
 {
+    REQUIRE(out != NULL, "out");
+    *out = NULL;
+    REQUIRE(type != NULL, "type");
+    REQUIRE(operation != NULL, "op");
+    *operation = NULL;
+
     struct error error;
     struct op *op = NULL;
     struct paramd *kv = NULL;
 
-    *out = NULL;
-    *operation = NULL;
     enum status s = open_handle(type, options, &kv, &error);
     if (s == STATUS_OK) s = drive_enter(kv, &error);
     if (s != STATUS_OK) return told(s, &error, e);
@@ -184,9 +200,9 @@ void paramd_close(struct paramd *kv)
     drive_free(kv);
 }
 
-const char *paramd_type(const struct paramd *kv) { return kv->type.name; }
+const char *paramd_type(const struct paramd *kv) { return kv != NULL ? kv->type.name : ""; }
 
-int paramd_rank(const struct paramd *kv) { return (int)engine_rank(kv->engine); }
+int paramd_rank(const struct paramd *kv) { return kv != NULL ? (int)engine_rank(kv->engine) : -1; }
 
 static int number_of(struct paramd *kv, unsigned (*fact)(const struct engine *))
 {
@@ -316,6 +332,9 @@ static struct tensors tensors_of(size_t count, const struct paramd_key *keys, co
 int paramd_init(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,
                 struct paramd_error *e)
 {
+    REQUIRE(count == 0 || keys != NULL, "keys");
+    REQUIRE(count == 0 || values != NULL, "values");
+
     struct tensors t = tensors_of(count, keys, values, 0);
     BLOCKING(op_init(kv->engine, &t, &op, &error));
 }
@@ -323,6 +342,11 @@ int paramd_init(struct paramd *kv, size_t count, const struct paramd_key *keys, 
 int paramd_init_start(struct paramd *kv, size_t count, const struct paramd_key *keys,
                       const struct paramd_tensor *values, struct paramd_op **out, struct paramd_error *e)
 {
+    REQUIRE(out != NULL, "out");
+    *out = NULL;
+    REQUIRE(count == 0 || keys != NULL, "keys");
+    REQUIRE(count == 0 || values != NULL, "values");
+
     struct tensors t = tensors_of(count, keys, values, 0);
     STARTED(op_init(kv->engine, &t, &op, &error));
 }
@@ -380,6 +404,9 @@ static enum status check_outputs(struct paramd *kv, const struct tensors *push, 
 int paramd_push(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,
                 int priority, struct paramd_error *e)
 {
+    REQUIRE(count == 0 || keys != NULL, "keys");
+    REQUIRE(count == 0 || values != NULL, "values");
+
     struct tensors t = tensors_of(count, keys, values, priority);
     struct error error;
     enum status s = drive_enter(kv, &error);
@@ -395,12 +422,16 @@ int paramd_push_start(struct paramd *kv, size_t count, const struct paramd_key *
                       const struct paramd_tensor *values, int priority, struct paramd_op **out,
                       struct paramd_error *e)
 {
+    REQUIRE(out != NULL, "out");
+    *out = NULL;
+    REQUIRE(count == 0 || keys != NULL, "keys");
+    REQUIRE(count == 0 || values != NULL, "values");
+
     struct tensors t = tensors_of(count, keys, values, priority);
     struct error error;
     struct op *op = NULL;
     enum status s = drive_enter(kv, &error);
 
-    *out = NULL;
     if (s != STATUS_OK) return told(s, &error, e);
     if (kv->function != NULL) return push_by_function(kv, &t, out, e);
     s = op_push(kv->engine, &t, &op, &error);
@@ -411,6 +442,9 @@ int paramd_push_start(struct paramd *kv, size_t count, const struct paramd_key *
 int paramd_pull(struct paramd *kv, size_t count, const struct paramd_key *keys, struct paramd_tensor *outputs,
                 int priority, struct paramd_error *e)
 {
+    REQUIRE(count == 0 || keys != NULL, "keys");
+    REQUIRE(count == 0 || outputs != NULL, "outputs");
+
     struct tensors t = tensors_of(count, keys, outputs, priority);
     struct error error;
     enum status s = drive_enter(kv, &error);
@@ -424,6 +458,11 @@ int paramd_pull(struct paramd *kv, size_t count, const struct paramd_key *keys, 
 int paramd_pull_start(struct paramd *kv, size_t count, const struct paramd_key *keys, struct paramd_tensor *outputs,
                       int priority, struct paramd_op **out, struct paramd_error *e)
 {
+    REQUIRE(out != NULL, "out");
+    *out = NULL;
+    REQUIRE(count == 0 || keys != NULL, "keys");
+    REQUIRE(count == 0 || outputs != NULL, "outputs");
+
     struct tensors t = tensors_of(count, keys, outputs, priority);
     STARTED(op_pull(kv->engine, &t, NULL, &op, &error));
 }
@@ -432,6 +471,11 @@ int paramd_pull_newer_start(struct paramd *kv, size_t count, const struct paramd
                             struct paramd_tensor *outputs, const uint64_t *newer, uint64_t *versions, int wait,
                             int priority, struct paramd_op **out, struct paramd_error *e)
 {
+    REQUIRE(out != NULL, "out");
+    *out = NULL;
+    REQUIRE(count == 0 || keys != NULL, "keys");
+    REQUIRE(count == 0 || outputs != NULL, "outputs");
+
     struct tensors t = tensors_of(count, keys, outputs, priority);
     struct pull_newer n = {newer, versions, wait != 0};
     STARTED(op_pull(kv->engine, &t, &n, &op, &error));
@@ -441,6 +485,10 @@ int paramd_pushpull(struct paramd *kv, size_t count, const struct paramd_key *ke
                     size_t output_count, const struct paramd_key *output_keys, struct paramd_tensor *outputs,
                     int priority, struct paramd_error *e)
 {
+    REQUIRE(count == 0 || keys != NULL, "keys");
+    REQUIRE(count == 0 || values != NULL, "values");
+    REQUIRE(outputs == NULL || output_count == 0 || output_keys != NULL, "output_keys");
+
     struct tensors push = tensors_of(count, keys, values, priority);
     struct tensors pull = outputs != NULL ? tensors_of(output_count, output_keys, outputs, priority) : push;
     struct error error;
@@ -462,6 +510,11 @@ int paramd_broadcast(struct paramd *kv, size_t count, const struct paramd_key *k
                      size_t output_count, const struct paramd_key *output_keys, struct paramd_tensor *outputs,
                      int priority, struct paramd_error *e)
 {
+    REQUIRE(count == 0 || keys != NULL, "keys");
+    REQUIRE(count == 0 || values != NULL, "values");
+    REQUIRE(outputs == NULL || output_count == 0 || output_keys != NULL, "output_keys");
+    REQUIRE(output_count == 0 || outputs != NULL, "outputs");
+
     struct tensors init = tensors_of(count, keys, values, 0);
     struct tensors pull = tensors_of(output_count, output_keys, outputs, priority);
     struct error error;
@@ -479,6 +532,9 @@ int paramd_broadcast(struct paramd *kv, size_t count, const struct paramd_key *k
 int paramd_set(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,
                int force, struct paramd_error *e)
 {
+    REQUIRE(count == 0 || keys != NULL, "keys");
+    REQUIRE(count == 0 || values != NULL, "values");
+
     struct tensors t = tensors_of(count, keys, values, 0);
     BLOCKING(op_set(kv->engine, &t, force != 0, &op, &error));
 }
@@ -486,18 +542,29 @@ int paramd_set(struct paramd *kv, size_t count, const struct paramd_key *keys, c
 int paramd_set_start(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_tensor *values,
                      int force, struct paramd_op **out, struct paramd_error *e)
 {
+    REQUIRE(out != NULL, "out");
+    *out = NULL;
+    REQUIRE(count == 0 || keys != NULL, "keys");
+    REQUIRE(count == 0 || values != NULL, "values");
+
     struct tensors t = tensors_of(count, keys, values, 0);
     STARTED(op_set(kv->engine, &t, force != 0, &op, &error));
 }
 
 int paramd_wait(struct paramd *kv, size_t count, const struct paramd_key *keys, struct paramd_error *e)
 {
+    REQUIRE(count == 0 || keys != NULL, "keys");
+
     BLOCKING(op_wait(kv->engine, count, keys, &op, &error));
 }
 
 int paramd_wait_start(struct paramd *kv, size_t count, const struct paramd_key *keys, struct paramd_op **out,
                       struct paramd_error *e)
 {
+    REQUIRE(out != NULL, "out");
+    *out = NULL;
+    REQUIRE(count == 0 || keys != NULL, "keys");
+
     STARTED(op_wait(kv->engine, count, keys, &op, &error));
 }
 
@@ -508,6 +575,9 @@ int paramd_barrier(struct paramd *kv, const char *name, struct paramd_error *e)
 
 int paramd_barrier_start(struct paramd *kv, const char *name, struct paramd_op **out, struct paramd_error *e)
 {
+    REQUIRE(out != NULL, "out");
+    *out = NULL;
+
     STARTED(op_barrier(kv->engine, name, &op, &error));
 }
 
@@ -522,17 +592,29 @@ int paramd_barrier_start(struct paramd *kv, const char *name, struct paramd_op *
 
 int paramd_plane_join(struct paramd *kv, const char *device, struct paramd_error *e)
 {
+    REQUIRE(kv != NULL, "the store handle");
+    REQUIRE(device != NULL, "device");
+
     SEATED(seat_join(kv, device, &error));
 }
 
 int paramd_plane_push(struct paramd *kv, size_t count, const struct paramd_key *keys,
                       const struct paramd_tensor *gradients, struct paramd_tensor *outputs, struct paramd_error *e)
 {
+    REQUIRE(kv != NULL, "the store handle");
+    REQUIRE(count == 0 || keys != NULL, "keys");
+    REQUIRE(count == 0 || gradients != NULL, "gradients");
+
     struct tensors t = tensors_of(count, keys, gradients, 0);
     SEATED(seat_push(kv, &t, outputs, &error));
 }
 
-int paramd_plane_leave(struct paramd *kv, struct paramd_error *e) { SEATED(seat_leave(kv, &error)); }
+int paramd_plane_leave(struct paramd *kv, struct paramd_error *e)
+{
+    REQUIRE(kv != NULL, "the store handle");
+
+    SEATED(seat_leave(kv, &error));
+}
 
 /* ---- states ------------------------------------------------------------------------------------------------------ */
 
@@ -563,18 +645,31 @@ static enum status begin_set(struct paramd *kv, size_t count, const struct param
 int paramd_get_states_start(struct paramd *kv, size_t count, const struct paramd_key *keys, struct paramd_op **out,
                             struct paramd_error *e)
 {
+    REQUIRE(out != NULL, "out");
+    *out = NULL;
+    REQUIRE(count == 0 || keys != NULL, "keys");
+
     STARTED(begin_get(kv, count, keys, &op, &error));
 }
 
 int paramd_set_states_start(struct paramd *kv, size_t count, const struct paramd_key *keys,
                             const struct paramd_state *states, struct paramd_op **out, struct paramd_error *e)
 {
+    REQUIRE(out != NULL, "out");
+    *out = NULL;
+    REQUIRE(count == 0 || keys != NULL, "keys");
+    REQUIRE(count == 0 || states != NULL, "states");
+
     STARTED(begin_set(kv, count, keys, states, &op, &error));
 }
 
 int paramd_get_states(struct paramd *kv, size_t count, const struct paramd_key *keys, struct paramd_op **out,
                       struct paramd_error *e)
 {
+    REQUIRE(out != NULL, "out");
+    *out = NULL;
+    REQUIRE(count == 0 || keys != NULL, "keys");
+
     int code = paramd_get_states_start(kv, count, keys, out, e), result = 0;
 
     if (code != 0) return code;
@@ -588,12 +683,15 @@ int paramd_get_states(struct paramd *kv, size_t count, const struct paramd_key *
 int paramd_set_states(struct paramd *kv, size_t count, const struct paramd_key *keys, const struct paramd_state *states,
                       struct paramd_error *e)
 {
+    REQUIRE(count == 0 || keys != NULL, "keys");
+    REQUIRE(count == 0 || states != NULL, "states");
+
     BLOCKING(begin_set(kv, count, keys, states, &op, &error));
 }
 
 const struct paramd_state *paramd_op_states(const struct paramd_op *op)
 {
-    return op->op != NULL ? op_states_at(op->op) : NULL;
+    return op != NULL && op->op != NULL ? op_states_at(op->op) : NULL;
 }
 
 /* ---- JSON methods ------------------------------------------------------------------------------------------------ */
@@ -698,6 +796,8 @@ static enum status delete_all(struct paramd *kv, struct deletion *d, struct erro
 
 int paramd_delete(struct paramd *kv, size_t count, const struct paramd_key *keys, int force, struct paramd_error *e)
 {
+    REQUIRE(count == 0 || keys != NULL, "keys");
+
     struct deletion d = {count, keys, force != 0, false};
     struct error error;
     size_t put;
@@ -737,6 +837,9 @@ static enum status read_info(void *ctx, const char *answer, struct error *e)
 
 int paramd_describe(struct paramd *kv, const struct paramd_key *key, struct paramd_info *out, struct paramd_error *e)
 {
+    REQUIRE(key != NULL, "key");
+    REQUIRE(out != NULL, "out");
+
     struct error error;
     struct request r = {.method = WIRE_Describe, .read = read_info, .ctx = out};
     size_t put;
@@ -807,15 +910,22 @@ static enum status begin_call(struct paramd *kv, const char *method, const char 
 int paramd_call_start(struct paramd *kv, const char *method, const char *json, struct paramd_op **out,
                       struct paramd_error *e)
 {
+    REQUIRE(out != NULL, "out");
+    *out = NULL;
+    REQUIRE(method != NULL, "method");
+
     STARTED(begin_call(kv, method, json, &op, &error));
 }
 
 int paramd_call(struct paramd *kv, const char *method, const char *json, char **answer, struct paramd_error *e)
 {
+    REQUIRE(answer != NULL, "answer");
+    *answer = NULL;
+    REQUIRE(method != NULL, "method");
+
     struct paramd_op *op = NULL;
     int code = paramd_call_start(kv, method, json, &op, e), result = 0;
 
-    *answer = NULL;
     if (code != 0) return code;
     while (!paramd_op_wait(op, UINT32_MAX, &result, e)) continue;
     if (result == 0) {
@@ -834,7 +944,7 @@ void paramd_text_free(char *text) { mem_free(text); }
 
 void paramd_op_deadline(struct paramd_op *op, uint32_t ms)
 {
-    if (op->op == NULL || drive_enter(op->kv, NULL) != STATUS_OK) return;
+    if (op == NULL || op->op == NULL || drive_enter(op->kv, NULL) != STATUS_OK) return;
     op_set_deadline(op->op, ms);
     drive_leave(op->kv);
 }
@@ -845,7 +955,9 @@ int paramd_op_wait(struct paramd_op *op, uint32_t ms, int *result_status, struct
     enum status s = STATUS_OK;
     bool finished = true;
 
-    if (op->op == NULL) {
+    if (op == NULL) {
+        s = error_set(&error, REASON_BAD_ARGUMENT, "the operation is NULL");
+    } else if (op->op == NULL) {
         error = op->over;
         s = error.status;
     } else {
@@ -864,7 +976,10 @@ int paramd_op_wait(struct paramd_op *op, uint32_t ms, int *result_status, struct
     return 1;
 }
 
-const char *paramd_op_answer(const struct paramd_op *op) { return op->op != NULL ? op_answer(op->op) : NULL; }
+const char *paramd_op_answer(const struct paramd_op *op)
+{
+    return op != NULL && op->op != NULL ? op_answer(op->op) : NULL;
+}
 
 void paramd_op_free(struct paramd_op *op)
 {

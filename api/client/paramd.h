@@ -19,6 +19,9 @@
  * cure. e may be NULL. Nothing is half done: a call that fails for one key before sending has changed nothing; after
  * that the unit that applies whole is one key.
  *
+ * NULL. A handle, a list that is not empty, a type, a method or a place for a result that is NULL is INVALID_ARGUMENT;
+ * paramd_close, paramd_op_free and paramd_text_free do nothing with it.
+ *
  * Time. Every call ends: with success, or with an error that names what it waited for. The standard deadline is the
  * store's round_timeout + connect_timeout + 10 s.
  *
@@ -97,8 +100,8 @@ struct paramd_info {
  * options: NULL, or a JSON document with any of
  *   "url" "tcp://127.0.0.1:7700" (else PARAMD_URL, else that), "store" "default", "num_workers", "worker_name",
  *   "worker_id" (32 hexadecimal digits; kept over restarts), "round_timeout" 60, "start_timeout" 60,
- *   "connect_timeout" 5, "worker_timeout" 10 (seconds; heartbeats come in a third of it), "on_reinit" "error" | "replace" | "keep" (else
- *   PARAMD_ON_REINIT), "async_default", "on_missing", "min_workers", "on_late", "sum_order", "elastic", "versions_max",
+ *   "connect_timeout" 5, "worker_timeout" 10 (seconds; heartbeats come in a third of it),
+ *   "on_reinit" "error" | "replace" | "keep" (else PARAMD_ON_REINIT), "async_default", "on_missing", "min_workers", "on_late", "sum_order", "elastic", "versions_max",
  *   "token" (else PARAMD_TOKEN, else what stands in the file PARAMD_TOKEN_FILE), "engine" "own" | "nanomsg", "bulk"
  *   true | false, "connections" 1 (bulk), "join" true, "mailbox" 134217728 (bytes of the daemon's
  *   GPU for arrays on a GPU; 0: they go through host memory).

@@ -584,6 +584,113 @@ TEST(pushpull_and_broadcast_give_what_they_say)
     paramd_close(kv);
 }
 
+/* Each public function that can fail, with one argument NULL that it needs. */
+TEST(a_null_argument_is_refused_and_nothing_happens)
+{
+    struct paramd *kv = open_type("local"), *other;
+    float w[N] = {0};
+    struct paramd_tensor t = f32(w), no_data = {NULL, PARAMD_F32, 2, shape}, no_shape = {w, PARAMD_F32, 2, NULL};
+    struct paramd_info info;
+    struct paramd_op *op;
+    char *answer;
+    int result;
+#define NULL_CALLS(X)                                                                                          \
+    X(paramd_create(NULL, NULL, &other, &e))                                                                   \
+    X(paramd_create("local", NULL, NULL, &e))                                                                  \
+    X(paramd_create("", NULL, &other, &e))                                                                     \
+    X(paramd_create_start(NULL, NULL, &other, &op, &e))                                                        \
+    X(paramd_create_start("local", NULL, NULL, &op, &e))                                                       \
+    X(paramd_create_start("local", NULL, &other, NULL, &e))                                                    \
+    X(paramd_leave(NULL, &e))                                                                                  \
+    X(paramd_init(NULL, 1, &key_3, &t, &e))                                                                    \
+    X(paramd_init(kv, 1, NULL, &t, &e))                                                                        \
+    X(paramd_init(kv, 1, &key_3, NULL, &e))                                                                    \
+    X(paramd_init(kv, 1, &key_3, &no_data, &e))                                                                \
+    X(paramd_init(kv, 1, &key_3, &no_shape, &e))                                                               \
+    X(paramd_push(NULL, 1, &key_3, &t, 0, &e))                                                                 \
+    X(paramd_push(kv, 1, NULL, &t, 0, &e))                                                                     \
+    X(paramd_push(kv, 1, &key_3, NULL, 0, &e))                                                                 \
+    X(paramd_pull(NULL, 1, &key_3, &t, 0, &e))                                                                 \
+    X(paramd_pull(kv, 1, NULL, &t, 0, &e))                                                                     \
+    X(paramd_pull(kv, 1, &key_3, NULL, 0, &e))                                                                 \
+    X(paramd_pushpull(NULL, 1, &key_3, &t, 0, NULL, NULL, 0, &e))                                              \
+    X(paramd_pushpull(kv, 1, NULL, &t, 0, NULL, NULL, 0, &e))                                                  \
+    X(paramd_pushpull(kv, 1, &key_3, &t, 1, NULL, &t, 0, &e))                                                  \
+    X(paramd_broadcast(NULL, 1, &key_3, &t, 1, &key_3, &t, 0, &e))                                             \
+    X(paramd_broadcast(kv, 1, &key_3, &t, 1, &key_3, NULL, 0, &e))                                             \
+    X(paramd_broadcast(kv, 1, &key_3, &t, 1, NULL, &t, 0, &e))                                                 \
+    X(paramd_set(NULL, 1, &key_3, &t, 0, &e))                                                                  \
+    X(paramd_set(kv, 1, NULL, &t, 0, &e))                                                                      \
+    X(paramd_set(kv, 1, &key_3, NULL, 0, &e))                                                                  \
+    X(paramd_delete(NULL, 1, &key_3, 0, &e))                                                                   \
+    X(paramd_delete(kv, 1, NULL, 0, &e))                                                                       \
+    X(paramd_wait(NULL, 0, NULL, &e))                                                                          \
+    X(paramd_wait(kv, 1, NULL, &e))                                                                            \
+    X(paramd_describe(NULL, &key_3, &info, &e))                                                                \
+    X(paramd_describe(kv, NULL, &info, &e))                                                                    \
+    X(paramd_describe(kv, &key_3, NULL, &e))                                                                   \
+    X(paramd_plane_join(NULL, "cuda:0", &e))                                                                   \
+    X(paramd_plane_join(kv, NULL, &e))                                                                         \
+    X(paramd_plane_push(NULL, 1, &key_3, &t, NULL, &e))                                                        \
+    X(paramd_plane_push(kv, 1, NULL, &t, NULL, &e))                                                            \
+    X(paramd_plane_leave(NULL, &e))                                                                            \
+    X(paramd_barrier(NULL, "b", &e))                                                                           \
+    X(paramd_barrier(kv, NULL, &e))                                                                            \
+    X(paramd_set_updater(NULL, NULL, &e))                                                                      \
+    X(paramd_set_updater_function(NULL, NULL, NULL, &e))                                                       \
+    X(paramd_get_states(NULL, 1, &key_3, &op, &e))                                                             \
+    X(paramd_get_states(kv, 1, NULL, &op, &e))                                                                 \
+    X(paramd_get_states(kv, 1, &key_3, NULL, &e))                                                              \
+    X(paramd_set_states(NULL, 0, NULL, NULL, &e))                                                              \
+    X(paramd_set_states(kv, 1, &key_3, NULL, &e))                                                              \
+    X(paramd_call(NULL, "Stats", NULL, &answer, &e))                                                           \
+    X(paramd_call(kv, NULL, NULL, &answer, &e))                                                                \
+    X(paramd_call(kv, "Stats", NULL, NULL, &e))                                                                \
+    X(paramd_init_start(kv, 1, NULL, &t, &op, &e))                                                             \
+    X(paramd_init_start(kv, 1, &key_3, &t, NULL, &e))                                                          \
+    X(paramd_push_start(kv, 1, NULL, &t, 0, &op, &e))                                                          \
+    X(paramd_push_start(kv, 1, &key_3, &t, 0, NULL, &e))                                                       \
+    X(paramd_pull_start(kv, 1, &key_3, NULL, 0, &op, &e))                                                      \
+    X(paramd_pull_start(kv, 1, &key_3, &t, 0, NULL, &e))                                                       \
+    X(paramd_pull_newer_start(kv, 1, NULL, &t, NULL, NULL, 0, 0, &op, &e))                                     \
+    X(paramd_pull_newer_start(kv, 1, &key_3, &t, NULL, NULL, 0, 0, NULL, &e))                                  \
+    X(paramd_set_start(kv, 1, NULL, &t, 0, &op, &e))                                                           \
+    X(paramd_set_start(kv, 1, &key_3, &t, 0, NULL, &e))                                                        \
+    X(paramd_wait_start(kv, 1, NULL, &op, &e))                                                                 \
+    X(paramd_wait_start(kv, 0, NULL, NULL, &e))                                                                \
+    X(paramd_barrier_start(kv, NULL, &op, &e))                                                                 \
+    X(paramd_barrier_start(kv, "b", NULL, &e))                                                                 \
+    X(paramd_call_start(kv, NULL, NULL, &op, &e))                                                              \
+    X(paramd_call_start(kv, "Stats", NULL, NULL, &e))                                                          \
+    X(paramd_get_states_start(kv, 1, NULL, &op, &e))                                                           \
+    X(paramd_get_states_start(kv, 1, &key_3, NULL, &e))                                                        \
+    X(paramd_set_states_start(kv, 1, &key_3, NULL, &op, &e))                                                   \
+    X(paramd_set_states_start(kv, 0, NULL, NULL, NULL, &e))
+#define CHECK_NULL(call) CHECK_REFUSED(call, "invalid-argument");
+    NULL_CALLS(CHECK_NULL)
+#undef CHECK_NULL
+    CHECK(paramd_init(kv, 1, NULL, &t, NULL) != 0); /* the error may be NULL, too */
+    CHECK_TEXT(paramd_type(NULL), "");
+    CHECK_EQ(paramd_rank(NULL), -1);
+    CHECK_EQ(paramd_num_workers(NULL), -1);
+    CHECK_EQ(paramd_num_dead(NULL), -1);
+    CHECK_EQ(paramd_op_wait(NULL, 0, &result, &e), 1);
+    CHECK_TEXT(e.reason, "invalid-argument");
+    CHECK(paramd_op_answer(NULL) == NULL && paramd_op_states(NULL) == NULL);
+    paramd_op_deadline(NULL, 1);
+    paramd_op_free(NULL);
+    paramd_text_free(NULL);
+    paramd_close(NULL);
+    CHECK_REFUSED(paramd_describe(kv, &key_3, &info, &e), "no-such-key");
+    CHECK_CALL(paramd_init(kv, 0, NULL, NULL, &e));
+    CHECK_CALL(paramd_push(kv, 0, NULL, NULL, 0, &e));
+    CHECK_CALL(paramd_pull(kv, 0, NULL, NULL, 0, &e));
+    CHECK_CALL(paramd_broadcast(kv, 0, NULL, NULL, 0, NULL, NULL, 0, &e));
+    CHECK_CALL(paramd_set_states(kv, 0, NULL, NULL, &e));
+    CHECK_CALL(paramd_delete(kv, 0, NULL, 0, &e));
+    paramd_close(kv);
+}
+
 TEST(an_output_that_does_not_fit_stops_the_call_before_its_first_effect)
 {
     struct paramd *kv = open_type("local");

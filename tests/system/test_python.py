@@ -385,6 +385,26 @@ class Forms:
                 self.kv.broadcast(3, ones(2), out)
         self.assertNotIn(3, self.kv)
 
+    def test_what_mxnet_has_and_this_has_not_says_what_to_do(self):
+        for name, args, cure in (('row_sparse_pull', (3,), 'pull(key)'), ('set_gradient_compression', ({},), 'float16'),
+                                 ('set_barrier_before_exit', (True,), 'barrier()'), ('run_server', (), 'paramd --listen'),
+                                 ('_send_command_to_servers', (0, ''), 'set_updater()')):
+            with self.refused(errors.Unimplemented, 'unimplemented', [name, cure]):
+                getattr(self.kv, name)(*args)
+        self.assertTrue(self.kv.is_capable('optimizer'))
+        with self.refused(ValueError, 'invalid-argument', 'optimizer'):
+            self.kv.is_capable('sparse')
+        with self.refused(errors.InvalidArgument, 'invalid-argument', ['barrier', 'a str']):
+            self.kv.barrier(3)
+        self.assertEqual(self.kv.num_dead_node(timeout=3600), 0)
+        for key in (True, False, ''):
+            with self.refused(errors.InvalidArgument, 'invalid-argument', 'key'):
+                self.kv.init(key, ones())
+        self.kv.init(3, ones())
+        with self.refused(errors.InvalidArgument, 'invalid-argument', 'key 3 has an empty list'):
+            self.kv.push(3, [])
+        self.kv.push([], [])
+
     def test_a_key_twice_in_one_init_is_refused(self):
         for keys, values in (([6, 6], [ones(), ones()]), (6, [ones(), ones()])):
             with self.refused(errors.InvalidArgument):

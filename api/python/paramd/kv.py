@@ -2,7 +2,8 @@
 
 A few words used throughout:
 
-key       an int (64 bits) or a str. The first key of a store decides which of the two it uses, for its life.
+key       an int (64 bits) or a str. The first key of a store decides which of the two it uses, for its life. A str has 1 to
+          512 bytes of UTF-8, so '' is refused; True and False are refused, too, as they mostly are a slip.
 value     a numpy array of float32, float64, float16, paramd.bfloat16, int8, uint8, int32 or int64 with 0 to 8
           dimensions, or anything that numpy takes without a copy (array interface, buffers, DLPack on the CPU). A
           number, or a list with nothing but numbers in it, is a value too: it takes the key's dtype, in init float32.
@@ -350,9 +351,20 @@ class KVStore:
         """How many workers are there, as of the last heartbeat."""
         return self._ask(self._lib.paramd_num_workers)
 
-    def num_dead_node(self):
-        """How many workers are dead: silent for worker_timeout without having left."""
-        return self._ask(self._lib.paramd_num_dead)
+    def num_dead_node(self, timeout=None):
+        """How many workers are dead: silent for worker_timeout without having left, as of the last heartbeat. With timeout
+        (seconds) the daemon is asked how many have been silent for at least so long. 0 in a store of this process."""
+        if timeout is None or not self._remote:
+            return self._ask(self._lib.paramd_num_dead)
+        workers = self._call('Workers', {})['items']
+        return sum(w['state'] in ('member', 'dead') and w['seen'] >= timeout for w in workers)
+
+    @staticmethod
+    def is_capable(capability):
+        """MXNet's question whether a store can do something: 'optimizer', which every store here can."""
+        if capability != 'optimizer':
+            raise _arrays.refuse(f'is_capable knows "optimizer", not {capability!r:.60}')
+        return True
 
     def keys(self):
         """All keys of the store, as a list."""
@@ -402,7 +414,8 @@ class KVStore:
     def push(self, key, value, priority=0):
         """Adds values to the next update of keys.
 
-        Several values of a key are summed. Without updater the sum becomes the value; with one the updater makes the
+        Several values of a key are summed; an empty list of values is refused: push(k, []) would be a contribution of
+        nothing. Empty lists of keys and values do nothing. Without updater the sum becomes the value; with one the updater makes the
         new value of it. In a store of this process that has happened when push returns; otherwise the push is then
         recorded, will be counted exactly once, and is applied when its round closes (see wait). All keys, shapes and
         dtypes are checked before anything is sent. priority: among pushes that wait the larger number runs first."""
@@ -522,6 +535,9 @@ class KVStore:
     def barrier(self, name='default', timeout=None):
         """Waits until this worker's pushes are applied and all workers have come here. DeadlineExceeded names those
         who have not."""
+        if not isinstance(name, str):
+            raise _arrays.refuse(f'barrier takes the name of the barrier, a str such as "epoch", not {name!r:.60}; it waits '
+                                 'for all workers in any case')
         self._apply_traced()
         with _Operation(self, None) as op:
             op.run(self._lib.paramd_barrier_start, self._handle, _arrays.as_name(name, 'barrier').encode(),
@@ -881,6 +897,31 @@ class KVStore:
             except errors.FailedPrecondition as error:
                 if error.reason != 'etag-mismatch':
                     raise
+
+
+# What MXNet's KVStore has and this one has not, with what to do instead.
+_ABSENT = {
+    'row_sparse_pull': 'values are dense here: pull(key) gives the whole value, of which value[row_ids] are the rows',
+    'set_gradient_compression': 'gradients travel as they are: leave the call out, and the sums are exact; keys of '
+                                'float16 or bfloat16 take half of the bytes',
+    'set_barrier_before_exit': 'leave the call out: a store waits for nobody when it is closed; call barrier() first where '
+                               'workers should end together',
+    'run_server': 'the server is a program of its own: start it with `paramd --listen tcp://127.0.0.1:7700`, or from '
+                  'Python by paramd.daemon.Daemon()',
+    '_send_command_to_servers': 'servers take no free commands: set_updater() and set_optimizer() change the updater, '
+                                '`paramctl --help` lists the rest',
+}
+
+
+def _absent(name, instead):
+    def method(self, *args, **kwargs):
+        raise errors.Unimplemented(f'{name}: {instead}', reason='unimplemented')
+    method.__name__, method.__doc__ = name, f'Not here: {instead}.'
+    return method
+
+
+for _name, _instead in _ABSENT.items():
+    setattr(KVStore, _name, _absent(_name, _instead))
 
 
 def _state(lent, shape):
