@@ -492,6 +492,58 @@ STORE_TEST(rank_0_creates_and_the_others_wait_for_it)
     client_gone(b);
 }
 
+/* What looks at several frames before it begins: call 0. */
+STORE_TEST(a_check_of_call_0_takes_nothing_over)
+{
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
+    enum init_outcome outcome;
+    struct error e;
+
+    do_init(a, 10, 1.0f, 4);
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(try_init(b, 10, NULL, 4, 0, 0, &outcome, NULL, &e), &e);
+        CHECK_EQ(outcome, INIT_EXISTED);
+    }
+    CHECK_OK(try_init(b, 10, NULL, 4, 7, 0, &outcome, NULL, &e), &e);
+    CHECK_EQ(outcome, INIT_EXISTED);
+    CHECK_EQ(try_init(b, 10, NULL, 4, 0, 0, &outcome, NULL, &e), STATUS_ALREADY_EXISTS);
+    client_gone(a);
+    client_gone(b);
+}
+
+static json_int_t told(struct client *c, unsigned method, const char *request, const char *item, const char *name)
+{
+    struct error e;
+    json_t *j = try_json(c, method, &e, "{\"store\": %u%s}", c->store, request);
+
+    if (j == NULL) test_fail(__FILE__, __LINE__, "%s: %s", wire_method_name(method), e.text);
+    const json_t *from = item != NULL ? json_array_get(json_object_get(j, item), 0) : j;
+    json_int_t number = json_integer_value(json_object_get(from, name));
+    json_decref(j);
+    return number;
+}
+
+STORE_TEST(a_worker_that_was_found_dead_is_told_what_was_recorded_when_it_joins_again)
+{
+    struct client *c = client_joined(f, 1, "\"type\": \"dist_async\", \"worker_timeout\": 0.3");
+    struct error e;
+    float one[4] = {1, 1, 1, 1};
+
+    CHECK_EQ(told(c, WIRE_Join, "", NULL, "heartbeat_ms"), 100);
+    uint64_t id = do_init(c, 10, 0.0f, 4);
+    do_push(c, id, 1, 1.0f, 4);
+    fixture_settle(f);
+    fixture_advance(f, 400);
+    CHECK_EQ(told(c, WIRE_Describe, ", \"keys\": [10]", "items", "next_step"), 0);
+    CHECK_EQ(try_push(c, id, 1, one, sizeof one, DTYPE_f32, &e), STATUS_FAILED_PRECONDITION);
+    CHECK_EQ(e.reason, REASON_NOT_JOINED);
+    told(c, WIRE_Join, "", NULL, "rank");
+    CHECK_EQ(told(c, WIRE_Describe, ", \"keys\": [10]", "items", "recorded"), 1);
+    CHECK_EQ(told(c, WIRE_Describe, ", \"keys\": [10]", "items", "next_step"), 2);
+    CHECK_EQ(do_wait(c, WAIT_TICKET, id, 1, 50, &e), WAIT_DONE);
+    client_gone(c);
+}
+
 STORE_TEST(when_rank_0_is_gone_the_lowest_present_rank_sends_its_value)
 {
     struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
