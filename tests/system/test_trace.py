@@ -626,6 +626,24 @@ class State(unittest.TestCase):
         self.assertEqual((next(counter), next(endless_one)), (0, 1))
         self.assertEqual(seeded.random(), random.Random(3).random())
 
+    def test_random_numbers_of_other_threads_are_neither_refused_nor_drawn_again(self):
+        done, drawn = threading.Event(), []
+
+        def draw():
+            while not done.is_set():
+                drawn.append(np.random.random())
+        thread = threading.Thread(target=draw)
+        thread.start()
+        try:
+            while not drawn:
+                continue
+            for _ in range(20):
+                Updater(Momentum()).trace([(key, SHAPE, np.dtype(F32)) for key in 'wb'])
+        finally:
+            done.set()
+            thread.join()
+        self.assertEqual(len(set(drawn)), len(drawn))
+
     def test_branches_on_elements_and_on_later_counts_are_refused(self):
         t = collections.Counter()
 

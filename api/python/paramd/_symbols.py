@@ -358,6 +358,13 @@ class SymbolicArray(np.lib.mixins.NDArrayOperatorsMixin):
     def fill(self, value):
         _store(self, node_of(value), is_mask(value))
 
+    def save(self):
+        """What restore() brings back, after changes in place."""
+        return self._node, self._mark, self.dtype
+
+    def restore(self, saved):
+        self._node, self._mark, self.dtype = saved
+
     # -- elements as such
 
     def __getitem__(self, index):

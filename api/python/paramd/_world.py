@@ -1,5 +1,5 @@
 """What a function can reach and change: its closure, attributes, default arguments, the globals
-that its code names, what these contain, and the state of the random generators.
+that its code names, and what these contain; and the random generators, as Chance.
 
 World(function) looks at all of it, saves and restores it, and puts other values into single places.
 A place is a path of labels from the function on, such as ('self', '.mom', Item('w')); path_text()
@@ -359,7 +359,7 @@ class World:
             return
         found.content[path] = own if own is not None else self._content(value, path)
         found.value[path], found.holder[path] = value, (holder, label, within)
-        if own is None and isinstance(value, (np.ndarray, set)) and id(value) not in seen:
+        if isinstance(value, (np.ndarray, set)) and id(value) not in seen:
             seen[id(value)] = value
             found.leaves.append(value)
 
@@ -391,18 +391,14 @@ class World:
                 holder, label, _ = look.holder[path]
                 holder.put(label, copy.deepcopy(value))
         arrays = [(v, _packed(v)) for v in look.leaves]
-        return saved, arrays, random.getstate(), np.random.get_state()
+        return saved, arrays
 
     def restore(self, state):
-        saved, arrays, python_random, numpy_random = state
+        saved, arrays = state
         for holder, was in saved:
             holder.restore(was)
         for value, was in arrays:
             _unpack(value, was)
-        if random.getstate() != python_random:
-            random.setstate(python_random)
-        if not _same_random(np.random.get_state(), numpy_random):
-            np.random.set_state(numpy_random)
 
     # -- putting
 
@@ -439,6 +435,8 @@ def _depth(within):
 
 
 def _packed(value):
+    if hasattr(type(value), 'save'):
+        return value.save()
     if isinstance(value, set):
         return set(value)
     content = _array_content(value) if not value.dtype.hasobject else (None,) * 4
@@ -447,7 +445,9 @@ def _packed(value):
 
 
 def _unpack(value, was):
-    if isinstance(value, set):
+    if hasattr(type(value), 'restore'):
+        value.restore(was)
+    elif isinstance(value, set):
         if value != was:
             value.clear()
             value.update(was)
@@ -456,11 +456,17 @@ def _unpack(value, was):
         value[...] = was if was.shape == value.shape else was.reshape(-1)[0]
 
 
-def _same_random(a, b):
-    return a[0] == b[0] and a[2:] == b[2:] and np.array_equal(a[1], b[1])
+class Chance:
+    """The state of the random generators that Python and numpy have for all."""
 
+    def __init__(self):
+        self._python, self._numpy = random.getstate(), np.random.get_state()
 
-def random_state():
-    """What compares the random generators that Python and numpy have for all."""
-    numpy_state = np.random.get_state()
-    return random.getstate(), numpy_state[1].tobytes(), numpy_state[2:]
+    def __eq__(self, other):
+        return (self._python == other._python and self._numpy[0] == other._numpy[0]
+                and self._numpy[2:] == other._numpy[2:]
+                and np.array_equal(self._numpy[1], other._numpy[1]))
+
+    def restore(self):
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
