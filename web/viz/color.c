@@ -36,11 +36,12 @@ struct range {
 
 static double value_of(const struct viz_picture *p, const struct viz_node *n)
 {
-    uint64_t count;
+    uint64_t count, bytes;
 
     if (p->look.color == COLOR_SIZE)
-        return n->output_count > 0 && viz_shape_count(&n->shapes[0], &count)
-                   ? (double)count * (double)viz_dtype_size(n->dtype)
+        return n->output_count > 0 && viz_shape_count(&n->shapes[0], &count) &&
+                       viz_dtype_bytes(n->dtype, count, &bytes)
+                   ? (double)bytes
                    : NAN;
     return n->key != NULL ? n->key->measures[p->look.color - COLOR_MEASURE] : NAN;
 }

@@ -12,14 +12,22 @@
 
 /* ---- element types ------------------------------------------------------------------------------------------- */
 
-static const struct { const char *name; size_t size; int64_t mxnet, onnx; } dtypes[] = {
-#define DTYPE_ROW(name, size, mxnet, onnx) {#name, size, mxnet, onnx},
+static const struct { const char *name; uint64_t bits; int64_t mxnet, onnx; } dtypes[] = {
+#define DTYPE_ROW(name, bits, mxnet, onnx) {#name, bits, mxnet, onnx},
     VIZ_DTYPES(DTYPE_ROW)
 #undef DTYPE_ROW
 };
 
 const char *viz_dtype_name(enum viz_dtype t) { return t == VIZ_DTYPE_unknown ? "?" : dtypes[t].name; }
-size_t viz_dtype_size(enum viz_dtype t) { return dtypes[t].size; }
+
+bool viz_dtype_bytes(enum viz_dtype t, uint64_t count, uint64_t *out)
+{
+    uint64_t bits = dtypes[t].bits;
+
+    if (bits == 0 || count > (UINT64_MAX - 7) / bits) return false;
+    *out = (count * bits + 7) / 8;
+    return true;
+}
 
 enum viz_dtype viz_dtype_find(const char *name)
 {

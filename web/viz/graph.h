@@ -31,33 +31,46 @@ struct viz_shape {
     int64_t dims[VIZ_DIMS];
 };
 
-/* The names are numpy's, the numbers those of MXNet's and ONNX's files; -1: it has none. Row 0 is not known. */
-#define VIZ_DTYPES(X)                  \
-    X(unknown,    0, -1,  0)           \
-    X(float32,    4,  0,  1)           \
-    X(float64,    8,  1, 11)           \
-    X(float16,    2,  2, 10)           \
-    X(bfloat16,   2, 12, 16)           \
-    X(uint8,      1,  3,  2)           \
-    X(int8,       1,  5,  3)           \
-    X(uint16,     2,  9,  4)           \
-    X(int16,      2,  8,  5)           \
-    X(int32,      4,  4,  6)           \
-    X(int64,      8,  6,  7)           \
-    X(uint32,     4, 10, 12)           \
-    X(uint64,     8, 11, 13)           \
-    X(bool,       1,  7,  9)           \
-    X(string,     0, -1,  8)
+/* The names are numpy's and ml_dtypes', then bits of an element (0: not known), then the numbers of MXNet's and ONNX's files; -1: it has none. Row 0 is not known. */
+#define VIZ_DTYPES(X)                       \
+    X(unknown,         0, -1,  0)           \
+    X(float32,        32,  0,  1)           \
+    X(float64,        64,  1, 11)           \
+    X(float16,        16,  2, 10)           \
+    X(bfloat16,       16, 12, 16)           \
+    X(uint8,           8,  3,  2)           \
+    X(int8,            8,  5,  3)           \
+    X(uint16,         16,  9,  4)           \
+    X(int16,          16,  8,  5)           \
+    X(int32,          32,  4,  6)           \
+    X(int64,          64,  6,  7)           \
+    X(uint32,         32, 10, 12)           \
+    X(uint64,         64, 11, 13)           \
+    X(uint4,           4, -1, 21)           \
+    X(int4,            4, -1, 22)           \
+    X(uint2,           2, -1, 25)           \
+    X(int2,            2, -1, 26)           \
+    X(bool,            8,  7,  9)           \
+    X(string,          0, -1,  8)           \
+    X(complex64,      64, -1, 14)           \
+    X(complex128,    128, -1, 15)           \
+    X(float8e4m3fn,    8, -1, 17)           \
+    X(float8e4m3fnuz,  8, -1, 18)           \
+    X(float8e5m2,      8, -1, 19)           \
+    X(float8e5m2fnuz,  8, -1, 20)           \
+    X(float8e8m0,      8, -1, 24)           \
+    X(float4e2m1,      4, -1, 23)
 
 enum viz_dtype {
-#define VIZ_DTYPE_ENUM(name, size, mxnet, onnx) VIZ_DTYPE_##name,
+#define VIZ_DTYPE_ENUM(name, bits, mxnet, onnx) VIZ_DTYPE_##name,
     VIZ_DTYPES(VIZ_DTYPE_ENUM)
 #undef VIZ_DTYPE_ENUM
     VIZ_DTYPE_COUNT
 };
 
 const char *viz_dtype_name(enum viz_dtype t);            /* "float32"; "?" */
-size_t viz_dtype_size(enum viz_dtype t);
+/* Bytes of so many elements; those of less than a byte are packed. False: not known, or too many. */
+bool viz_dtype_bytes(enum viz_dtype t, uint64_t count, uint64_t *out);
 enum viz_dtype viz_dtype_find(const char *name);         /* VIZ_DTYPE_unknown: no such */
 enum viz_dtype viz_dtype_mxnet(int64_t number);
 enum viz_dtype viz_dtype_onnx(uint64_t number);
@@ -128,6 +141,7 @@ struct viz_graph {                   /* zeroed: empty */
     size_t node_count, node_capacity;
     size_t edge_count;
     bool is_np_shape;                /* 0 is a size and () a scalar (numpy, ONNX); else both mean unknown */
+    bool is_onnx;                    /* its operators mean what ONNX says of these names */
     bool is_tree;                    /* of keys; there is no network */
 };
 

@@ -117,11 +117,22 @@ struct value {
     uint32_t node, output;
     bool made;                       /* node and output say where */
     bool kept;                       /* the file has its elements */
+    size_t user;                     /* the last node that has it as an input through a body, from 1 */
+};
+
+/* A function of the file: what its nodes keep is made at the first call and shared by all. */
+struct function {
+    struct bytes body, domain;
+    struct value **kept;
+    size_t count;
+    bool is_read;
 };
 
 struct onnx {
     struct viz_graph *g;
     struct map *values;
+    struct map *functions;           /* by name */
+    struct bytes batch;              /* the name of the dimension that changes from batch to batch */
     struct error *e;
     size_t node;                     /* of the file, for errors */
 };
@@ -150,51 +161,54 @@ static struct value *value_at(struct onnx *o, struct bytes name)
     return map_put(o->values, name, v, o->e) == STATUS_OK ? v : NULL;
 }
 
-/* TensorShapeProto.Dimension: a number, or a name, which is what changes from batch to batch. */
-static int read_dim(const struct message *in, struct bytes b, int64_t *out, struct error *e)
+/* TensorShapeProto.Dimension: a number, or a name. The first name there is stands for the batch; others are sizes of
+ * their own, of which nothing is known. */
+static int read_dim(struct onnx *o, const struct message *in, struct bytes b, int64_t *out)
 {
     struct message m = message_of(in, b);
     struct field f;
     int more;
 
     *out = VIZ_UNKNOWN;
-    while ((more = next(&m, &f, e)) > 0) {
+    while ((more = next(&m, &f, o->e)) > 0) {
         if (f.number == 1 && f.wire == PB_VARINT)
             *out = f.value <= (uint64_t)1 << 48 ? (int64_t)f.value : VIZ_UNKNOWN;
-        if (f.number == 2 && f.wire == PB_BYTES) *out = VIZ_BATCH;
+        if (f.number != 2 || f.wire != PB_BYTES || f.bytes.size == 0) continue;
+        if (o->batch.size == 0) o->batch = f.bytes;
+        *out = bytes_equal(f.bytes, o->batch) ? VIZ_BATCH : VIZ_UNKNOWN;
     }
     return more;
 }
 
-static int read_shape(const struct message *in, struct bytes b, struct viz_shape *out, struct error *e)
+static int read_shape(struct onnx *o, const struct message *in, struct bytes b, struct viz_shape *out)
 {
     struct message m = message_of(in, b);
     struct viz_shape s = {0};
     struct field f;
     int more;
 
-    while ((more = next(&m, &f, e)) > 0) {
+    while ((more = next(&m, &f, o->e)) > 0) {
         if (f.number != 1 || f.wire != PB_BYTES) continue;
         if (s.ndim == VIZ_DIMS) return 0; /* stays unknown */
-        if (read_dim(&m, f.bytes, &s.dims[s.ndim++], e) < 0) return -1;
+        if (read_dim(o, &m, f.bytes, &s.dims[s.ndim++]) < 0) return -1;
     }
     if (more == 0) *out = s;
     return more;
 }
 
 /* TypeProto: of a tensor; others stay unknown. */
-static int read_type(const struct message *in, struct bytes b, struct value *v, struct error *e)
+static int read_type(struct onnx *o, const struct message *in, struct bytes b, struct value *v)
 {
     struct message m = message_of(in, b);
     struct field f, t;
     int more;
 
-    while ((more = next(&m, &f, e)) > 0) {
+    while ((more = next(&m, &f, o->e)) > 0) {
         if (f.number != 1 || f.wire != PB_BYTES) continue;
         struct message tensor = message_of(&m, f.bytes);
-        while ((more = next(&tensor, &t, e)) > 0) {
+        while ((more = next(&tensor, &t, o->e)) > 0) {
             if (t.number == 1 && t.wire == PB_VARINT) v->dtype = viz_dtype_onnx(t.value);
-            if (t.number == 2 && t.wire == PB_BYTES && read_shape(&tensor, t.bytes, &v->shape, e) < 0) return -1;
+            if (t.number == 2 && t.wire == PB_BYTES && read_shape(o, &tensor, t.bytes, &v->shape) < 0) return -1;
         }
         if (more < 0) return more;
     }
@@ -212,7 +226,7 @@ static int read_value_info(struct onnx *o, const struct message *in, struct byte
     *out = NULL;
     while ((more = next(&m, &f, o->e)) > 0) {
         if (f.number == 1 && f.wire == PB_BYTES) said.name = f.bytes;
-        if (f.number == 2 && f.wire == PB_BYTES && read_type(&m, f.bytes, &said, o->e) < 0) return -1;
+        if (f.number == 2 && f.wire == PB_BYTES && read_type(o, &m, f.bytes, &said) < 0) return -1;
     }
     if (more < 0 || said.name.size == 0) return more;
     *out = value_at(o, said.name);
@@ -270,7 +284,7 @@ static int keep_tensor(struct onnx *o, struct tensor *t, struct value *v)
     v->shape = (struct viz_shape){.ndim = t->ndim <= VIZ_DIMS ? (int)t->ndim : VIZ_UNKNOWN};
     for (size_t i = 0; i < t->ndim && i < VIZ_DIMS; i++)
         v->shape.dims[i] = t->dims[i] >= 0 && t->dims[i] <= (int64_t)1 << 48 ? t->dims[i] : VIZ_UNKNOWN;
-    if (t->int_count == 0 || t->int_count > VIZ_INTS_MAX) return 0;
+    if (t->int_count == 0 || t->int_count > VIZ_INTS_MAX || (t->dtype != 6 && t->dtype != 7)) return 0;
     int64_t *ints = ARENA_NEW(&o->g->arena, t->int_count, int64_t);
     if (ints == NULL) return viz_no_memory(o->e), -1;
     memcpy(ints, t->ints, t->int_count * sizeof *ints);
@@ -279,11 +293,29 @@ static int keep_tensor(struct onnx *o, struct tensor *t, struct value *v)
     return 0;
 }
 
-static int read_initializer(struct onnx *o, const struct message *in, struct bytes b)
+/* SparseTensorProto: a tensor of its values that names it, and the dimensions of the whole. */
+static int read_sparse(struct onnx *o, const struct message *in, struct bytes b, struct tensor *t)
 {
-    struct tensor t;
+    struct message m = message_of(in, b);
+    struct tensor whole = {0};
+    struct field f;
+    int more;
 
-    if (read_tensor(o, in, b, &t) < 0) return -1;
+    while ((more = next(&m, &f, o->e)) > 0) {
+        if (f.number == 1 && f.wire == PB_BYTES && read_tensor(o, &m, f.bytes, t) < 0) return -1;
+        if (f.number == 3) whole.ndim = numbers(&m, &f, whole.dims, whole.ndim, VIZ_DIMS + 1);
+    }
+    whole.name = t->name;
+    whole.dtype = t->dtype;
+    *t = whole;
+    return more;
+}
+
+static int read_initializer(struct onnx *o, const struct message *in, struct bytes b, bool is_sparse)
+{
+    struct tensor t = {0};
+
+    if ((is_sparse ? read_sparse : read_tensor)(o, in, b, &t) < 0) return -1;
     if (t.name.size == 0) return 0;
     struct value *v = value_at(o, t.name);
     return v != NULL ? keep_tensor(o, &t, v) : -1;
@@ -297,6 +329,7 @@ struct attribute {
     struct buf text;
     struct tensor tensor;
     size_t listed;
+    uint64_t number, count;          /* of an integer; elements of a list */
 };
 
 enum { LISTED_MAX = 64 };            /* elements of a list that are shown */
@@ -335,7 +368,7 @@ static int read_attribute_field(struct onnx *o, const struct message *m, const s
     switch (f->number) {
     case 1: if (f->wire == PB_BYTES) a->name = f->bytes; break;
     case 2: if (f->wire == PB_32) buf_format(&a->text, "%g", (double)as_float(f->value)); break;
-    case 3: if (f->wire == PB_VARINT) buf_format(&a->text, "%" PRId64, (int64_t)f->value); break;
+    case 3: if (f->wire == PB_VARINT) a->number = f->value, buf_format(&a->text, "%" PRId64, (int64_t)f->value); break;
     case 4:
         if (f->wire == PB_BYTES) buf_add(&a->text, f->bytes.at, f->bytes.size < VIZ_VALUE_MAX ? f->bytes.size : 0);
         break;
@@ -344,12 +377,45 @@ static int read_attribute_field(struct onnx *o, const struct message *m, const s
         buf_text(&a->text, "tensor");
         break;
     case 6: case 11: buf_text(&a->text, "not drawn"); break; /* bodies of control flow */
-    case 7: list_floats(a, m, f); break;
-    case 8: list_ints(a, m, f); break;
-    case 9: list_one(a, "%.0f strings", 1); break;
+    case 7:
+        a->count += f->wire == PB_32 ? 1 : f->bytes.size / 4;
+        list_floats(a, m, f);
+        break;
+    case 8:
+        a->count += f->wire == PB_VARINT;
+        for (size_t i = 0; i < f->bytes.size; i++) a->count += ((const uint8_t *)f->bytes.at)[i] < 0x80;
+        a->tensor.int_count = numbers(m, f, a->tensor.ints, a->tensor.int_count, VIZ_INTS_MAX + 1);
+        list_ints(a, m, f);
+        break;
+    case 9:
+        a->count++;
+        list_one(a, "%.0f strings", 1);
+        break;
+    case 22:
+        if (f->wire == PB_BYTES && read_sparse(o, m, f->bytes, &a->tensor) < 0) return -1;
+        buf_text(&a->text, "sparse tensor");
+        break;
     default: break;
     }
     return 0;
+}
+
+/* The other forms in which a Constant may have its value. */
+static void take_constant(struct attribute *a)
+{
+    static const struct { const char *name; uint64_t dtype; bool is_list; } forms[] = {
+        {"value_int", 7, false},  {"value_float", 1, false},  {"value_string", 8, false},
+        {"value_ints", 7, true},  {"value_floats", 1, true},  {"value_strings", 8, true},
+    };
+    struct tensor *t = &a->tensor;
+
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        if (!bytes_equal(a->name, bytes_text(forms[i].name))) continue;
+        t->dtype = forms[i].dtype;
+        t->ndim = forms[i].is_list;
+        t->dims[0] = (int64_t)a->count;
+        if (t->dtype == 7 && !forms[i].is_list) t->ints[t->int_count++] = (int64_t)a->number;
+    }
 }
 
 static int read_attribute(struct onnx *o, const struct message *in, struct bytes b, struct viz_attr *out,
@@ -366,6 +432,7 @@ static int read_attribute(struct onnx *o, const struct message *in, struct bytes
             break;
         }
     if (a.listed > 0) buf_text(&a.text, ")");
+    take_constant(&a);
     if (a.tensor.dtype != 0) *tensor = a.tensor;
     struct bytes text = bytes_of(a.text.at, a.text.size);
     if (more == 0 && (!bytes_is_utf8(a.name) || a.name.size > VIZ_NAME_MAX || !bytes_is_utf8(text)))
@@ -379,7 +446,7 @@ static int read_attribute(struct onnx *o, const struct message *in, struct bytes
 
 /* NodeProto in two steps: first what it consists of, then with everything counted. */
 struct node {
-    struct bytes name, op;
+    struct bytes name, op, domain;
     size_t inputs, outputs, attrs;
 };
 
@@ -388,7 +455,7 @@ static int count_node(struct onnx *o, struct message m, struct node *n)
     struct field f;
     int more;
 
-    *n = (struct node){.op = bytes_text("")};
+    *n = (struct node){.op = bytes_text(""), .domain = bytes_text("")};
     while ((more = next(&m, &f, o->e)) > 0) {
         if (f.wire != PB_BYTES) continue;
         if (f.number == 1) n->inputs += f.bytes.size > 0;
@@ -396,6 +463,7 @@ static int count_node(struct onnx *o, struct message m, struct node *n)
         if (f.number == 3) n->name = f.bytes;
         if (f.number == 4) n->op = f.bytes;
         if (f.number == 5) n->attrs++;
+        if (f.number == 7) n->domain = f.bytes;
     }
     return more;
 }
@@ -492,8 +560,218 @@ static enum status give_outputs(struct onnx *o, struct message m, uint32_t at)
     return STATUS_OK;
 }
 
+static bool is_standard(const struct node *n)
+{
+    return n->domain.size == 0 || bytes_equal(n->domain, bytes_text("ai.onnx"));
+}
+
+static bool is_op(const struct node *n, const char *op) { return is_standard(n) && bytes_equal(n->op, bytes_text(op)); }
+
+/* The dimensions that a ConstantOfShape has, when they are in the file. */
+static bool filled_dims(struct onnx *o, struct bytes shape, struct tensor *t)
+{
+    const struct value *v = map_find(o->values, shape);
+    uint64_t count;
+
+    if (v == NULL || !v->kept || !viz_shape_count(&v->shape, &count)) return false;
+    if (v->int_count != count || count > VIZ_DIMS) return false;
+    if (t->dtype == 0) t->dtype = 1;
+    t->ndim = (size_t)count;
+    t->int_count = 0;
+    t->raw = bytes_text("");
+    for (size_t i = 0; i < count; i++) t->dims[i] = v->ints[i];
+    return true;
+}
+
+/* What the file holds in a node is kept like what it holds beside the nodes; a scalar stays an operator, as it is
+ * part of a formula and no weight. 1: *t is what the node called *name keeps. */
+static int read_kept(struct onnx *o, struct message m, const struct node *n, struct tensor *t, struct bytes *name)
+{
+    struct bytes input = bytes_text("");
+    struct viz_attr attr;
+    struct field f;
+    int more;
+
+    *t = (struct tensor){0};
+    *name = input;
+    if (!is_op(n, "Constant") && !is_op(n, "ConstantOfShape")) return 0;
+    while ((more = next(&m, &f, o->e)) > 0) {
+        if (f.wire != PB_BYTES) continue;
+        if (f.number == 1) input = f.bytes;
+        if (f.number == 2) *name = f.bytes;
+        if (f.number == 5 && read_attribute(o, &m, f.bytes, &attr, t) < 0) return -1;
+    }
+    if (more < 0) return more;
+    if (is_op(n, "ConstantOfShape") && !filled_dims(o, input, t)) return 0;
+    return t->dtype != 0 && t->ndim > 0 && name->size > 0;
+}
+
+/* ---- bodies -------------------------------------------------------------------------------------------------- */
+
+/* Bodies of If, Loop and Scan, and functions of the file, are not drawn; what they keep and what they take from
+ * outside are inputs of the node that has them. */
+struct kept_list {
+    struct value **all;              /* on the heap */
+    size_t count, capacity;
+};
+
+enum { BODY_DEPTH_MAX = 16 };
+
+static int list_kept(struct onnx *o, struct kept_list *l, struct value *v)
+{
+    void *all = l->all;
+
+    if (v->user == o->node + 1) return 0;
+    if (l->count >= VIZ_EDGES_MAX)
+        return error_set(o->e, REASON_TOO_LARGE, "node %zu: its body has more than %d weights", o->node, VIZ_EDGES_MAX), -1;
+    enum status s = mem_grow(&all, &l->capacity, l->count + 1, sizeof(struct value *), o->e);
+    l->all = all;
+    if (s != STATUS_OK) return -1;
+    v->user = o->node + 1;
+    l->all[l->count++] = v;
+    return 0;
+}
+
+/* Integers from which shapes follow inside are no weights. */
+static int list_tensor(struct onnx *o, struct kept_list *l, struct tensor *t, struct bytes name)
+{
+    take_raw_ints(t);
+    if (t->int_count > 0 && t->int_count <= VIZ_INTS_MAX && (t->dtype == 6 || t->dtype == 7)) return 0;
+    struct value *v = ARENA_NEW(&o->g->arena, 1, struct value);
+    if (v == NULL) return viz_no_memory(o->e), -1;
+    if (!bytes_is_utf8(name) || name.size > VIZ_NAME_MAX) name = bytes_text("(no name)");
+    v->name = name;
+    return keep_tensor(o, t, v) < 0 ? -1 : list_kept(o, l, v);
+}
+
+static int list_body(struct onnx *o, struct kept_list *l, struct message m, bool is_function, unsigned depth);
+
+static int list_attribute(struct onnx *o, struct kept_list *l, struct message m, unsigned depth)
+{
+    struct field f;
+    int more;
+
+    while ((more = next(&m, &f, o->e)) > 0)
+        if ((f.number == 6 || f.number == 11) && f.wire == PB_BYTES &&
+            list_body(o, l, message_of(&m, f.bytes), false, depth + 1) < 0)
+            return -1;
+    return more;
+}
+
+static int list_function(struct onnx *o, struct kept_list *l, const struct message *in, const struct node *n,
+                         unsigned depth)
+{
+    struct function *f = map_find(o->functions, n->op);
+    struct kept_list own = {0};
+    int s = 0;
+
+    if (f == NULL || !bytes_equal(f->domain, n->domain)) return 0;
+    if (!f->is_read) {
+        f->is_read = true;           /* one that calls itself ends here */
+        s = list_body(o, &own, message_of(in, f->body), true, depth + 1);
+        f->kept = ARENA_NEW(&o->g->arena, own.count, struct value *);
+        if (s == 0 && f->kept == NULL) s = (viz_no_memory(o->e), -1);
+        for (size_t i = 0; s == 0 && i < own.count; i++) own.all[i]->user = 0, f->kept[f->count++] = own.all[i];
+        mem_free(own.all);
+    }
+    for (size_t i = 0; s == 0 && i < f->count; i++) s = list_kept(o, l, f->kept[i]);
+    return s;
+}
+
+/* What a node has in bodies of its own or in its function. */
+static int list_node(struct onnx *o, struct kept_list *l, struct message m, const struct node *n, unsigned depth)
+{
+    struct message whole = m;
+    struct field f;
+    int more;
+
+    while ((more = next(&m, &f, o->e)) > 0)
+        if (f.number == 5 && f.wire == PB_BYTES && list_attribute(o, l, message_of(&m, f.bytes), depth) < 0) return -1;
+    return more < 0 ? more : list_function(o, l, &whole, n, depth);
+}
+
+/* A node of a body, with what it takes from outside. A function sees nothing of the outside. */
+static int list_inner(struct onnx *o, struct kept_list *l, struct message m, bool is_function, unsigned depth)
+{
+    struct message whole = m;
+    struct bytes name;
+    struct tensor t;
+    struct field f;
+    struct node n;
+
+    if (count_node(o, m, &n) < 0) return -1;
+    int kept = read_kept(o, m, &n, &t, &name);
+    if (kept != 0) return kept < 0 ? -1 : list_tensor(o, l, &t, name);
+    while (!is_function && next(&m, &f, o->e) > 0) {
+        struct value *v = f.number == 1 && f.wire == PB_BYTES ? map_find(o->values, f.bytes) : NULL;
+        if (v != NULL && (v->made || v->kept) && list_kept(o, l, v) < 0) return -1;
+    }
+    return list_node(o, l, whole, &n, depth);
+}
+
+static int list_body(struct onnx *o, struct kept_list *l, struct message m, bool is_function, unsigned depth)
+{
+    struct tensor t;
+    struct field f;
+    int more;
+
+    if (depth > BODY_DEPTH_MAX)
+        return error_set(o->e, REASON_TOO_LARGE, "node %zu: bodies in bodies, more than %d deep", o->node,
+                         BODY_DEPTH_MAX), -1;
+    while ((more = next(&m, &f, o->e)) > 0) {
+        if (f.wire != PB_BYTES) continue;
+        if (!is_function && (f.number == 5 || f.number == 15)) {
+            t = (struct tensor){0};
+            if ((f.number == 15 ? read_sparse : read_tensor)(o, &m, f.bytes, &t) < 0) return -1;
+            if (list_tensor(o, l, &t, t.name) < 0) return -1;
+        }
+        if (f.number == (is_function ? 7 : 1) && list_inner(o, l, message_of(&m, f.bytes), is_function, depth) < 0)
+            return -1;
+    }
+    return more;
+}
+
+/* ---- a node and its inputs ----------------------------------------------------------------------------------- */
+
+static enum status keep_node(struct onnx *o, struct tensor *t, struct bytes name)
+{
+    struct value *v = value_at(o, name);
+
+    if (v == NULL) return o->e->status;
+    if (v->made || v->kept) return node_fault(o, "one of its outputs has been made before");
+    return keep_tensor(o, t, v) < 0 ? o->e->status : STATUS_OK;
+}
+
+/* The inputs that are stated, then those through bodies. *from is on the heap. */
+static enum status list_inputs(struct onnx *o, struct message m, const struct node *n, struct kept_list *from)
+{
+    struct value **stated = ARENA_NEW(&o->g->arena, n->inputs, struct value *);
+    struct kept_list bodies = {0};
+    enum status s;
+
+    if (stated == NULL) return viz_no_memory(o->e);
+    s = find_inputs(o, m, n, stated);
+    if (s != STATUS_OK) return s;
+    for (size_t i = 0; i < n->inputs && s == STATUS_OK; i++) {
+        stated[i]->user = 0;         /* an input may come twice */
+        if (list_kept(o, from, stated[i]) < 0) s = o->e->status;
+    }
+    if (s == STATUS_OK && list_node(o, &bodies, m, n, 0) < 0) s = o->e->status;
+    for (size_t i = 0; i < bodies.count && s == STATUS_OK; i++) {
+        struct value *v = bodies.all[i];
+        if (!v->made) s = make_variable(o, v);
+        v->user = 0;
+        if (s == STATUS_OK && list_kept(o, from, v) < 0) s = o->e->status;
+    }
+    mem_free(bodies.all);
+    return s;
+}
+
 static enum status read_node(struct onnx *o, struct message m)
 {
+    struct kept_list from = {0};
+    struct bytes name;
+    struct tensor t;
     char made[VIZ_NAME_MAX + 32];
     struct node n;
     uint32_t at;
@@ -509,17 +787,24 @@ static enum status read_node(struct onnx *o, struct message m)
         snprintf(made, sizeof made, "%.*s%zu", (int)n.op.size, (const char *)n.op.at, o->node);
         n.name = bytes_text(made);
     }
-    struct value **from = ARENA_NEW(&o->g->arena, n.inputs, struct value *);
-    if (from == NULL) return viz_no_memory(o->e);
-    enum status s = find_inputs(o, m, &n, from);
+    int kept = read_kept(o, m, &n, &t, &name);
+    if (kept != 0) return kept < 0 ? o->e->status : keep_node(o, &t, name);
+    enum status s = list_inputs(o, m, &n, &from);
     if (s == STATUS_OK) s = viz_node_add(o->g, n.name, n.op, &at, o->e);
-    if (s != STATUS_OK) return s;
-    struct viz_input *inputs = viz_inputs_new(o->g, n.inputs, o->e);
-    if (inputs == NULL) return o->e->status;
-    for (size_t i = 0; i < n.inputs; i++) inputs[i] = (struct viz_input){from[i]->node, from[i]->output};
-    s = viz_outputs_set(o->g, at, n.outputs, o->e);
+    if (s != STATUS_OK) goto out;
+    /* The same letters mean something else in another domain, or in a function of the file. */
+    const struct function *own = map_find(o->functions, n.op);
+    if (!is_standard(&n) || (own != NULL && bytes_equal(own->domain, n.domain))) o->g->nodes[at].kind = viz_op_find("");
+    struct viz_input *inputs = viz_inputs_new(o->g, from.count, o->e);
+    if (inputs == NULL) s = o->e->status;
+    for (size_t i = 0; s == STATUS_OK && i < from.count; i++)
+        inputs[i] = (struct viz_input){from.all[i]->node, from.all[i]->output};
+    if (s == STATUS_OK) s = viz_outputs_set(o->g, at, n.outputs, o->e);
     if (s == STATUS_OK) s = give_outputs(o, m, at);
-    return s == STATUS_OK ? read_node_attrs(o, m, &n, at) : s;
+    if (s == STATUS_OK) s = read_node_attrs(o, m, &n, at);
+out:
+    mem_free(from.all);
+    return s;
 }
 
 /* ---- the graph ----------------------------------------------------------------------------------------------- */
@@ -533,7 +818,7 @@ static int read_names(struct onnx *o, struct message m)
 
     while ((more = next(&m, &f, o->e)) > 0) {
         if (f.wire != PB_BYTES) continue;
-        if (f.number == 5 && read_initializer(o, &m, f.bytes) < 0) return -1;
+        if ((f.number == 5 || f.number == 15) && read_initializer(o, &m, f.bytes, f.number == 15) < 0) return -1;
         if ((f.number == 12 || f.number == 13) && read_value_info(o, &m, f.bytes, &v) < 0) return -1;
     }
     return more;
@@ -567,26 +852,60 @@ static enum status read_graph_nodes(struct onnx *o, struct message m)
     return s;
 }
 
-static void mark_heads(struct onnx *o, struct message m)
+static enum status mark_heads(struct onnx *o, struct message m)
 {
+    enum status s = STATUS_OK;
     struct value *v;
     struct field f;
 
-    while (next(&m, &f, o->e) > 0)
-        if (f.number == 12 && f.wire == PB_BYTES && read_value_info(o, &m, f.bytes, &v) == 0 && v != NULL &&
-            v->made)
-            o->g->nodes[v->node].head = true;
+    while (s == STATUS_OK && next(&m, &f, o->e) > 0)
+        if (f.number == 12 && f.wire == PB_BYTES && read_value_info(o, &m, f.bytes, &v) == 0 && v != NULL) {
+            if (v->kept && !v->made) s = make_variable(o, v);
+            if (v->made) o->g->nodes[v->node].head = true;
+        }
+    return s;
+}
+
+/* Which name stands for the batch, the inputs tell first. */
+static int find_batch(struct onnx *o, struct message m)
+{
+    struct value *v;
+    struct field f;
+    int more;
+
+    while ((more = next(&m, &f, o->e)) > 0)
+        if (f.number == 11 && f.wire == PB_BYTES && read_value_info(o, &m, f.bytes, &v) < 0) return -1;
+    return more;
 }
 
 static enum status read_graph(struct onnx *o, struct message m)
 {
-    if (read_names(o, m) < 0) return o->e->status;
+    if (find_batch(o, m) < 0 || read_names(o, m) < 0) return o->e->status;
     enum status s = read_graph_inputs(o, m);
     if (s == STATUS_OK) s = read_graph_nodes(o, m);
-    if (s == STATUS_OK) mark_heads(o, m);
+    if (s == STATUS_OK) s = mark_heads(o, m);
     if (s == STATUS_OK && o->g->node_count == 0)
         s = error_set(o->e, REASON_NETWORK_INVALID, "the network has no nodes");
     return s;
+}
+
+/* FunctionProto: its name and domain. */
+static int read_function(struct onnx *o, const struct message *in, struct bytes b)
+{
+    struct message m = message_of(in, b);
+    struct function *fn = ARENA_NEW(&o->g->arena, 1, struct function);
+    struct bytes name = bytes_text("");
+    struct field f;
+    int more;
+
+    if (fn == NULL) return viz_no_memory(o->e), -1;
+    *fn = (struct function){.body = b, .domain = bytes_text("")};
+    while ((more = next(&m, &f, o->e)) > 0) {
+        if (f.number == 1 && f.wire == PB_BYTES) name = f.bytes;
+        if (f.number == 10 && f.wire == PB_BYTES) fn->domain = f.bytes;
+    }
+    if (more < 0 || name.size == 0 || map_find(o->functions, name) != NULL) return more;
+    return map_put(o->functions, name, fn, o->e) == STATUS_OK ? 0 : -1;
 }
 
 static enum status find_graph(struct onnx *o, struct bytes file)
@@ -596,8 +915,10 @@ static enum status find_graph(struct onnx *o, struct bytes file)
     struct field f;
     int more;
 
-    while ((more = next(&m, &f, o->e)) > 0)
+    while ((more = next(&m, &f, o->e)) > 0) {
         if (f.number == 7 && f.wire == PB_BYTES) graph = f.bytes;
+        if (f.number == 25 && f.wire == PB_BYTES && read_function(o, &m, f.bytes) < 0) return o->e->status;
+    }
     if (more < 0) return o->e->status;
     if (graph.at == NULL) return error_set(o->e, REASON_NETWORK_INVALID, "no graph in it: this is no ONNX model");
     return read_graph(o, message_of(&m, graph));
@@ -610,8 +931,11 @@ enum status viz_read_onnx(struct viz_graph *g, struct bytes file, struct error *
 
     if (getrandom(seed, sizeof seed, 0) != sizeof seed) return error_set(e, REASON_SYSTEM, "no random numbers");
     o.values = map_new(seed);
-    if (o.values == NULL) return viz_no_memory(e);
-    enum status s = find_graph(&o, file);
+    o.functions = map_new(seed);
+    g->is_onnx = true;
+    g->is_np_shape = true;
+    enum status s = o.values != NULL && o.functions != NULL ? find_graph(&o, file) : viz_no_memory(e);
+    map_free(o.functions);
     map_free(o.values);
     return s;
 }

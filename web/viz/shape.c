@@ -6,16 +6,22 @@
 
 #include <string.h>
 
-/* The numbers of an attribute, or of the constant that newer files have in its place. */
-static size_t numbers(const struct viz_graph *g, const struct viz_node *n, const char *attr,
-                      size_t input, int64_t out[VIZ_DIMS])
+/* The numbers of an attribute, or of the constant that newer files have in its place. False: they come in at run
+ * time, or are too many, so nothing may be concluded from their absence. */
+static bool numbers(const struct viz_graph *g, const struct viz_node *n, const char *attr, size_t input,
+                    int64_t out[VIZ_DIMS], size_t *count)
 {
-    size_t count = viz_attr_ints(n, attr, out);
+    const char *text = viz_attr(n, attr);
+    uint64_t elements;
 
-    if (count > 0 || input >= n->input_count) return count;
+    *count = viz_attr_ints(n, attr, out);
+    if (*count > 0) return true;
+    if (text != NULL && text[strcspn(text, "0123456789")] != '\0') return false;
+    if (input >= n->input_count) return true;
     const struct viz_node *c = &g->nodes[n->inputs[input].node];
-    for (; count < c->int_count && count < VIZ_DIMS; count++) out[count] = c->ints[count];
-    return count;
+    if (!viz_shape_count(in(g, n, input), &elements) || elements != c->int_count || elements > VIZ_DIMS) return false;
+    for (; *count < elements; ++*count) out[*count] = c->ints[*count];
+    return true;
 }
 
 static bool is_channels_last(const struct viz_node *n)
@@ -191,7 +197,7 @@ void infer_deconvolution(struct viz_graph *g, struct viz_node *n)
 
     if (data->ndim < 3 || is_channels_last(n) || !window_read(n, data->ndim - 2, weight, &w)) return;
     int64_t f = filters(n, weight, 1), per = dim_by(f, groups);
-    window_numbers(n, "adj", w.ndim, 0, adj);
+    window_numbers(n, g->is_onnx ? "output_padding" : "adj", w.ndim, 0, adj);
     suggest_filters(g, n, &w, data->dims[1], per, f);
     out.dims[1] = f;
     for (int i = 0; i < w.ndim; i++) {
@@ -199,7 +205,8 @@ void infer_deconvolution(struct viz_graph *g, struct viz_node *n)
         int64_t size = data->dims[i + 2] > 0 ? dim_times(w.stride[i], data->dims[i + 2] - 1) : VIZ_UNKNOWN;
         if (w.kernel[i] == 1) reach = 0;
         size = dim_plus(dim_plus(size, reach), dim_plus(1, adj[i]));
-        out.dims[i + 2] = size >= 0 && w.pad[i] >= 0 && size > w.pad[i] && viz_attr(n, "target_shape") == NULL
+        out.dims[i + 2] = size >= 0 && w.pad[i] >= 0 && size > w.pad[i] && viz_attr(n, "target_shape") == NULL &&
+                                      viz_attr(n, "output_shape") == NULL && !w.same
                               ? size - w.pad[i]
                               : VIZ_UNKNOWN;
     }
@@ -397,8 +404,34 @@ static int64_t rnn_parameters(int64_t width, int64_t hidden, int64_t layers, int
     return layers == 1 ? first : dim_plus(first, dim_times(other, layers - 1));
 }
 
+/* ONNX's RNN, GRU and LSTM: every step's output, then the last of each state. */
+void infer_recurrent(struct viz_graph *g, struct viz_node *n)
+{
+    const struct viz_shape *data = in(g, n, 0), *recurrence = in(g, n, 2);
+    const char *direction = viz_attr(n, "direction");
+    int64_t ways = direction != NULL && strcmp(direction, "bidirectional") == 0 ? 2 : 1;
+    int64_t hidden = sane(viz_attr_int(n, "hidden_size", VIZ_UNKNOWN));
+    bool batch_first = viz_attr_true(n, "layout");
+
+    if (!g->is_onnx || data->ndim != 3) return;
+    if (hidden < 0 && recurrence->ndim == 3) hidden = recurrence->dims[2];
+    struct viz_shape all = {4, {data->dims[0], ways, data->dims[1], hidden}};
+    struct viz_shape last = {3, {ways, data->dims[1], hidden}};
+    if (batch_first) {
+        all = (struct viz_shape){4, {data->dims[0], data->dims[1], ways, hidden}};
+        last = (struct viz_shape){3, {data->dims[0], ways, hidden}};
+    }
+    give(n, 0, &all);
+    give(n, 1, &last);
+    give(n, 2, &last);
+}
+
 void infer_rnn(struct viz_graph *g, struct viz_node *n)
 {
+    if (g->is_onnx) {
+        infer_recurrent(g, n);
+        return;
+    }
     const struct viz_shape *data = in(g, n, 0);
     const char *mode = viz_attr(n, "mode");
     int64_t hidden = attr_size(n, "state_size"), layers = viz_attr_int(n, "num_layers", 1);
@@ -546,9 +579,12 @@ static void reshape_backwards(struct viz_graph *g, struct viz_node *n)
 void infer_reshape(struct viz_graph *g, struct viz_node *n)
 {
     int64_t codes[VIZ_DIMS];
-    size_t count = numbers(g, n, "shape", 1, codes);
+    size_t count;
     struct reshaping r = {.data = in(g, n, 0), .guess = -1};
 
+    if (!numbers(g, n, "shape", 1, codes, &count)) return;
+    for (size_t i = 0; i < count && g->is_onnx; i++)
+        if (codes[i] < -1 || (codes[i] == 0 && viz_attr_true(n, "allowzero"))) return;
     if (count == 0 || viz_attr_true(n, "reverse") || !reshaping_read(n, codes, count)) return;
     for (size_t i = 0; i < count; i++)
         if (!reshaping_code(&r, codes, count, &i)) return;
@@ -615,7 +651,9 @@ void infer_expand_dims(struct viz_graph *g, struct viz_node *n)
     struct viz_shape out = *in(g, n, 0);
     int64_t axes[VIZ_DIMS];
 
-    if (numbers(g, n, "axis", 1, axes) != 1 || !insert(&out, axes[0], 1)) return;
+    size_t count;
+
+    if (!numbers(g, n, "axis", 1, axes, &count) || count != 1 || !insert(&out, axes[0], 1)) return;
     give(n, 0, &out);
     if (out_of(n, 0)->ndim != out.ndim) return;
     struct viz_shape back = *out_of(n, 0);
@@ -641,9 +679,9 @@ void infer_squeeze(struct viz_graph *g, struct viz_node *n)
     struct viz_shape out = {0};
     int64_t axes[VIZ_DIMS];
     bool gone[VIZ_DIMS];
-    size_t count = numbers(g, n, "axis", 1, axes);
+    size_t count;
 
-    if (data->ndim < 0 || !mark_axes(axes, count, data->ndim, gone)) return;
+    if (!numbers(g, n, "axis", 1, axes, &count) || data->ndim < 0 || !mark_axes(axes, count, data->ndim, gone)) return;
     for (int i = 0; i < data->ndim; i++) {
         if (count == 0 && data->dims[i] < 0) return;
         if (!gone[i] || (count == 0 && data->dims[i] != 1)) out.dims[out.ndim++] = data->dims[i];
@@ -733,6 +771,10 @@ void infer_one_hot(struct viz_graph *g, struct viz_node *n)
 {
     struct viz_shape out = *in(g, n, 0);
 
+    if (g->is_onnx) { /* the depth is an input, the axis may be any */
+        if (insert(&out, viz_attr_int(n, "axis", -1), VIZ_UNKNOWN)) give(n, 0, &out);
+        return;
+    }
     if (insert(&out, -1, attr_size(n, "depth"))) give(n, 0, &out);
 }
 
@@ -746,12 +788,13 @@ static bool is_size(const struct viz_graph *g, const struct viz_node *n, int64_t
 void infer_filled(struct viz_graph *g, struct viz_node *n)
 {
     int64_t dims[VIZ_DIMS];
-    size_t count = numbers(g, n, "shape", 0, dims);
-    struct viz_shape out = {.ndim = (int)count};
+    struct viz_shape out = {0};
+    size_t count;
 
-    if (count == 0) return;
-    for (size_t i = 0; i < count; i++)
-        out.dims[i] = is_size(g, n, dims[i]) ? sane(dims[i]) : VIZ_UNKNOWN;
+    if (!numbers(g, n, "shape", 0, dims, &count)) return;
+    if (count == 0 && !(g->is_onnx && n->input_count > 0)) return;
+    out.ndim = (int)count;
+    for (size_t i = 0; i < count; i++) out.dims[i] = is_size(g, n, dims[i]) ? sane(dims[i]) : VIZ_UNKNOWN;
     give(n, 0, &out);
 }
 
@@ -898,10 +941,19 @@ static void reduce(struct viz_graph *g, struct viz_node *n, const int64_t *axes,
 void infer_reduce(struct viz_graph *g, struct viz_node *n)
 {
     int64_t axes[VIZ_DIMS];
-    size_t count = numbers(g, n, "axis", 1, axes);
     bool keep = viz_attr(n, "keepdims") != NULL ? viz_attr_true(n, "keepdims") : n->op[0] == 'R';
+    size_t count;
 
-    reduce(g, n, axes, count, keep);
+    if (!numbers(g, n, "axis", 1, axes, &count)) {
+        /* Which axes, is stated at run time only. Those that are kept leave the rank as it is. */
+        if (keep && in(g, n, 0)->ndim >= 0) {
+            struct viz_shape rank = shape_of_rank(in(g, n, 0)->ndim);
+            give(n, 0, &rank);
+        }
+        return;
+    }
+    if (count == 0 && viz_attr_true(n, "noop_with_empty_axes")) infer_same(g, n);
+    else reduce(g, n, axes, count, keep);
 }
 
 void infer_arg_reduce(struct viz_graph *g, struct viz_node *n)
@@ -909,6 +961,7 @@ void infer_arg_reduce(struct viz_graph *g, struct viz_node *n)
     int64_t axes[VIZ_DIMS];
     size_t count = viz_attr_ints(n, "axis", axes);
 
+    if (count == 0 && g->is_onnx) axes[count++] = 0;
     reduce(g, n, axes, count, viz_attr(n, "keepdims") != NULL ? viz_attr_true(n, "keepdims") : n->op[0] == 'A');
 }
 
@@ -1067,7 +1120,7 @@ void viz_infer(struct viz_graph *g)
         read_own_shape(g, n);
         if (n->dtype == VIZ_DTYPE_unknown && viz_attr(n, "__dtype__") != NULL)
             n->dtype = viz_dtype_mxnet(viz_attr_int(n, "__dtype__", -1));
-        if (n->dtype == VIZ_DTYPE_unknown && viz_is_param(n)) n->dtype = VIZ_DTYPE_float32; /* MXNet's standard */
+        if (n->dtype == VIZ_DTYPE_unknown && viz_is_param(n) && !g->is_onnx) n->dtype = VIZ_DTYPE_float32; /* MXNet's standard */
     }
     for (unsigned round = 0; round < ROUNDS_MAX; round++, before = known) {
         for (size_t i = 0; i < g->node_count; i++) infer_node(g, i);

@@ -26,7 +26,7 @@ enum status viz_shape_give(struct viz_graph *g, const char *variable, const stru
     X(broadcast_to) X(broadcast_axis) X(broadcast_like) X(slice) X(slice_like) X(diag) X(pick) X(topk)        \
     X(depth_to_space) X(space_to_depth) X(adaptive_pooling) X(resize) X(correlation) X(shape_array)           \
     X(size_array) X(random) X(sample) X(multinomial) X(arange) X(arange_like) X(linspace) X(eye) X(ctc)       \
-    X(moments)
+    X(moments) X(recurrent)
 #define VIZ_INFER_DECLARE(name) void infer_##name(struct viz_graph *g, struct viz_node *n);
 VIZ_INFERS(VIZ_INFER_DECLARE)
 #undef VIZ_INFER_DECLARE

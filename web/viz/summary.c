@@ -9,6 +9,7 @@
 struct sum {
     uint64_t count, bytes, kept;     /* kept: elements of statistics, which are not learned */
     uint32_t arrays, unknown;        /* unknown: arrays whose shape is not known */
+    uint32_t unsized;                /* counted, but the bytes of an element are not known */
     uint32_t unknown_kept;           /* statistics among them */
     const char *dtype, *updater;     /* of all of them, or "mixed"; NULL: nothing is known */
 };
@@ -21,7 +22,7 @@ static const char *same_or_mixed(const char *have, const char *more)
 
 static void sum_add(struct sum *s, const struct viz_node *n)
 {
-    uint64_t count, size = viz_dtype_size(n->dtype);
+    uint64_t count, bytes = 0;
 
     s->arrays++;
     s->dtype = same_or_mixed(s->dtype, viz_dtype_name(n->dtype));
@@ -32,7 +33,8 @@ static void sum_add(struct sum *s, const struct viz_node *n)
         return;
     }
     s->count += count;
-    s->bytes += count * size;
+    if (!viz_dtype_bytes(n->dtype, count, &bytes)) s->unsized++;
+    s->bytes += bytes;
     if (n->role == ROLE_AUX) s->kept += count;
 }
 
@@ -43,6 +45,7 @@ static void sum_join(struct sum *all, const struct sum *s)
     all->kept += s->kept;
     all->arrays += s->arrays;
     all->unknown += s->unknown;
+    all->unsized += s->unsized;
     all->unknown_kept += s->unknown_kept;
 }
 
@@ -183,7 +186,7 @@ static void table_layer(struct table *t, const struct viz_graph *g, uint32_t at,
 
     buf_format(&layer, "%s(%s)", n->name, kind_of(n));
     count_text(&params, s->count, s->unknown > 0);
-    count_text(&bytes, s->bytes, s->unknown > 0);
+    count_text(&bytes, s->bytes, s->unknown + s->unsized > 0);
     cells[LAYER] = text_of(&layer);
     cells[SHAPE] = n->output_count > 0 && !g->is_tree ? viz_shape_text(&n->shapes[0], shape) : "";
     cells[PARAMS] = text_of(&params);
@@ -267,7 +270,7 @@ static void table_totals(struct table *t, const struct viz_graph *g, const struc
     buf_text(t->out, "Total params: ");
     count_text(t->out, all->count, all->unknown > 0);
     buf_format(t->out, " in %u array%s, ", all->arrays, all->arrays == 1 ? "" : "s");
-    count_text(t->out, all->bytes, all->unknown > 0);
+    count_text(t->out, all->bytes, all->unknown + all->unsized > 0);
     buf_text(t->out, " bytes\n");
     if (all->kept > 0 || all->unknown_kept > 0) {
         buf_text(t->out, "Learned: ");
@@ -313,13 +316,10 @@ static void json_sum(struct buf *out, const struct sum *s)
 {
     char count[24] = "null", bytes[24] = "null";
 
-    if (s->unknown == 0) {
-        snprintf(count, sizeof count, "%" PRIu64, s->count);
-        snprintf(bytes, sizeof bytes, "%" PRIu64, s->bytes);
-    }
-    buf_format(out,
-               "\"parameters\":%s,\"bytes\":%s,\"known\":%" PRIu64 ",\"arrays\":%u,\"unknown\":%u",
-               count, bytes, s->count, s->arrays, s->unknown);
+    if (s->unknown == 0) snprintf(count, sizeof count, "%" PRIu64, s->count);
+    if (s->unknown + s->unsized == 0) snprintf(bytes, sizeof bytes, "%" PRIu64, s->bytes);
+    buf_format(out, "\"parameters\":%s,\"bytes\":%s,\"known\":%" PRIu64 ",\"arrays\":%u,\"unknown\":%u", count,
+               bytes, s->count, s->arrays, s->unknown);
 }
 
 static void json_layer(struct buf *out, const struct viz_graph *g, uint32_t at, const struct sum *s)
