@@ -361,3 +361,43 @@ TEST(bytes_of_every_element_type_are_those_of_onnx)
         CHECK_EQ(bytes, rows[i].bytes);
     }
 }
+
+/* ---- what repeats -------------------------------------------------------------------------------------------- */
+
+static void describe(struct buf *graph, struct buf *text)
+{
+    json_t *options = json_pack("{s:s}", "format", "text");
+    struct buf file = {0};
+    const char *media;
+    struct error e;
+
+    put_message(&file, 7, graph);
+    CHECK_OK(viz_render(bytes_of(file.at, file.size), options, text, &media, &e), &e);
+    buf_add(text, "", 1);
+    json_decref(options);
+    buf_fini(&file);
+}
+
+TEST(equal_nodes_that_do_not_hang_on_each_other_are_no_block)
+{
+    struct buf graph = {0}, text = {0};
+    char name[16], before[16] = "c0";
+
+    for (int i = 0; i < 6; i++) {
+        snprintf(name, sizeof name, "c%d", i);
+        put_node(&graph, "Constant", "value_float=1", "", name);
+    }
+    put_node(&graph, "Sum", "", "c0 c1 c2 c3 c4 c5", "y");
+    describe(&graph, &text);
+    CHECK(strstr((const char *)text.at, "times") == NULL);
+    buf_clear(&text);
+    for (int i = 0; i < 8; i++) { /* and those that do, are one */
+        snprintf(name, sizeof name, "r%d", i);
+        if (i == 0) put_node(&graph, "Constant", "value_float=1", "", "c0");
+        put_node(&graph, "Relu", "", before, name);
+        snprintf(before, sizeof before, "%s", name);
+    }
+    describe(&graph, &text);
+    CHECK_SAYS((const char *)text.at, "times");
+    buf_fini(&text);
+}

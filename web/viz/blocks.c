@@ -26,6 +26,17 @@ static bool same(const struct finder *f, size_t i, size_t k)
     return f->items[i].sign == f->items[k].sign && !f->items[i].fixed && !f->items[k].fixed;
 }
 
+/* Whether the second copy has an input from the first. As the copies are equal, so have all others. */
+static bool is_chain(const struct finder *f, size_t first, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        const struct viz_item *item = &f->items[first + length + i];
+        for (uint32_t k = 0; k < item->back_count; k++)
+            if (item->back[k] > i && item->back[k] <= i + length) return true;
+    }
+    return false;
+}
+
 /* Places where `length` items are followed by the same again and again. */
 static enum status find_length(struct finder *f, size_t length)
 {
@@ -33,7 +44,7 @@ static enum status find_length(struct finder *f, size_t length)
 
     for (size_t i = 0, equal; i + length < f->count && s == STATUS_OK; i += equal + 1) {
         for (equal = 0; i + equal + length < f->count && same(f, i + equal, i + equal + length);) equal++;
-        if (equal >= length) s = add_run(f, i, length, equal / length + 1);
+        if (equal >= length && is_chain(f, i, length)) s = add_run(f, i, length, equal / length + 1);
     }
     return s;
 }

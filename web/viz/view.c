@@ -169,17 +169,45 @@ static enum status group_items(struct maker *m)
     return STATUS_OK;
 }
 
+/* How many groups before it each input of a group stands; inputs of its own are left out. */
+static enum status find_back(struct maker *m, const uint32_t *group_of, uint32_t at, struct viz_item *out)
+{
+    const struct group *g = &m->groups[at];
+    uint32_t *back, count = 0;
+
+    for (uint32_t i = g->first; i <= g->last; i++) count += m->g->nodes[m->items[i]].input_count;
+    back = ARENA_NEW(&m->p->arena, count, uint32_t);
+    if (back == NULL) return no_memory(m->e);
+    count = 0;
+    for (uint32_t i = g->first; i <= g->last; i++) {
+        const struct viz_node *n = &m->g->nodes[m->items[i]];
+        for (uint32_t k = 0; k < n->input_count; k++) {
+            uint32_t item = m->item_of[n->inputs[k].node];
+            if (item != VIZ_NO_BOX && group_of[item] < at) back[count++] = at - group_of[item];
+        }
+    }
+    out->back = back;
+    out->back_count = count;
+    return STATUS_OK;
+}
+
 static enum status join_repeated(struct maker *m)
 {
+    uint32_t *group_of = ARENA_NEW(&m->p->arena, m->item_count, uint32_t);
     struct viz_item *items = ARENA_NEW(&m->p->arena, m->group_count, struct viz_item);
     struct viz_run *runs;
     size_t run_count, kept = 0;
     enum status s;
 
-    if (items == NULL) return no_memory(m->e);
-    for (size_t i = 0; i < m->group_count; i++)
+    if (items == NULL || group_of == NULL) return no_memory(m->e);
+    for (uint32_t i = 0; i < m->group_count; i++)
+        for (uint32_t k = m->groups[i].first; k <= m->groups[i].last; k++) group_of[k] = i;
+    for (uint32_t i = 0; i < m->group_count; i++) {
         items[i] = (struct viz_item){m->groups[i].sign, m->groups[i].fixed,
-                                     is_expanded(m, m->items[m->groups[i].first])};
+                                     is_expanded(m, m->items[m->groups[i].first]), NULL, 0};
+        s = find_back(m, group_of, i, &items[i]);
+        if (s != STATUS_OK) return s;
+    }
     s = viz_runs_find(items, m->group_count, &m->p->arena, &runs, &run_count, m->e);
     if (s != STATUS_OK) return s;
     for (size_t i = 0, r = 0; i < m->group_count;) {
