@@ -245,7 +245,7 @@ DEBIAN := $(shell . /etc/os-release; echo $$VERSION_ID)
 DEPS_BUILD := gcc libc6-dev libnanomsg-dev libmicrohttpd-dev libjansson-dev
 DEPS_RUN := python3 python3-numpy python3-sklearn
 DEPS_TEST := $(DEPS_RUN) clang $(if $(filter 12,$(DEBIAN)),libclang-rt-14-dev,libclang-rt-dev) nanomsg-utils curl procps \
-	librsvg2-bin
+	librsvg2-bin fonts-liberation
 DEPS_BENCH := redis-server python3
 
 # Installs the packages that are missing. A machine that has everything never asks the package manager. Waits while another

@@ -356,3 +356,60 @@ TEST(png_and_pdf_come_from_rsvg_convert_or_an_error_names_the_package)
     buf_fini(&out);
     net_fini(&n);
 }
+
+/* The number behind `name="`, which must be before `end`. */
+static double number_of(const char *at, const char *end, const char *name)
+{
+    const char *found = strstr(at, name);
+
+    if (found == NULL || found >= end) return -1;
+    return strtod(found + strlen(name), NULL);
+}
+
+TEST(no_text_can_leave_its_box_whatever_the_font)
+{
+    static const char *const options[] = {"{}", "{'view': 'full'}", "{'view': 'mxnet'}", "{'view': 'blocks'}",
+                                          "{'direction': 'right', 'shapes': 'user=64;item=64'}"};
+    struct net n = {0};
+    struct bytes file = net_factorization(&n, false);
+
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        struct buf out = {0};
+        struct error e;
+        double box = -1;
+        unsigned texts = 0;
+        CHECK_OK(render(file, options[i], &out, &e), &e);
+        for (const char *at = text_of(&out); (at = strchr(at, '<')) != NULL; at++) {
+            const char *end = strchr(at, '>');
+            if (strncmp(at, "<rect ", 6) == 0) box = number_of(at, end, " width=\"");
+            if (strncmp(at, "<text ", 6) != 0) continue;
+            double length = number_of(at, end, " textLength=\"");
+            CHECK(length > 0);
+            CHECK(strncmp(at, "<text class=\"l\"", 15) == 0 || length <= box); /* what is at an arrow has no box */
+            CHECK(strstr(at, "lengthAdjust=\"spacingAndGlyphs\"") != NULL);
+            texts++;
+        }
+        CHECK(texts > 8);
+        buf_fini(&out);
+    }
+    net_fini(&n);
+}
+
+TEST(a_beginning_that_all_names_share_is_no_block)
+{
+    struct net n = {0};
+    struct buf out = {0};
+    struct error e;
+    int last;
+
+    net_var(&n, "data");
+    last = (int)net_op(&n, "Activation", "net0_a_relu", "", 0, -1, -1, -1, -1);
+    last = (int)net_op(&n, "Activation", "net0_a_tanh", "", last, -1, -1, -1, -1);
+    last = (int)net_op(&n, "Activation", "net0_b_relu", "", last, -1, -1, -1, -1);
+    last = (int)net_op(&n, "Activation", "net0_b_tanh", "", last, -1, -1, -1, -1);
+    CHECK_OK(render(net_end(&n, (unsigned)last), "{'view': 'blocks'}", &out, &e), &e);
+    CHECK_SAYS(text_of(&out), ">net0_a</text>");
+    CHECK_SAYS(text_of(&out), ">net0_b</text>");
+    buf_fini(&out);
+    net_fini(&n);
+}

@@ -41,6 +41,13 @@ double viz_text_width(const char *text, double size, bool bold)
     return sum * size / 1000 * (bold ? 1.07 : 1);
 }
 
+double viz_text_room(const char *text, double size, bool bold, double pad)
+{
+    double width = viz_text_width(text, size, bold), padded = width + 2 * pad, wide = width * 1.2 + 2;
+
+    return padded > wide ? padded : wide;
+}
+
 void viz_text_fit(struct buf *out, const char *text, double size, bool bold, double most)
 {
     size_t n, bytes = strlen(text), left = 0, right = bytes;

@@ -6,6 +6,9 @@
 #include "service/base/bytes.h"
 
 double viz_text_width(const char *text, double size, bool bold);
+/* The width of a box around it: with `pad` on each side, and wide enough for the text in fonts that are wider than
+ * the measured one (DejaVu Sans: 1.17), as librsvg, unlike browsers, ignores textLength. */
+double viz_text_room(const char *text, double size, bool bold, double pad);
 /* Appends the text; when it is wider than `most`, its middle is replaced by "…" at a character. */
 void viz_text_fit(struct buf *out, const char *text, double size, bool bold, double most);
 

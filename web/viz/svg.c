@@ -76,6 +76,16 @@ static void add_point(struct buf *out, struct layout_point at)
     add_number(out, at.y);
 }
 
+/* A text takes the width that was measured, whatever font the reader has, so it stays in its box. */
+static void add_length(struct buf *out, const char *text, double size, bool bold, double most)
+{
+    double width = fmin(viz_text_width(text, size, bold), most);
+
+    if (width < 0.1) return;
+    add_attr(out, "textLength", width);
+    buf_text(out, " lengthAdjust=\"spacingAndGlyphs\"");
+}
+
 /* ---- arrows -------------------------------------------------------------------------------------------------- */
 
 static struct layout_point at_margin(const struct viz_picture *p, double x, double y)
@@ -130,6 +140,7 @@ static void write_arrows(struct buf *out, const struct viz_picture *p)
         buf_text(out, "<text class=\"l\"");
         add_attr(out, "x", at.x);
         add_attr(out, "y", at.y + 4);
+        add_length(out, p->arrows[i].label, SMALL_SIZE, false, INFINITY);
         buf_text(out, ">");
         viz_add_xml(out, p->arrows[i].label);
         buf_text(out, "</text>\n");
@@ -208,7 +219,7 @@ static void write_key(struct buf *out, const struct viz_node *n)
 static void write_chip(struct buf *out, const struct viz_picture *p, const struct viz_line *l, double width,
                        double y)
 {
-    double w = viz_text_width(l->text, SMALL_SIZE, false) + 2 * CHIP_PAD;
+    double w = viz_text_room(l->text, SMALL_SIZE, false, CHIP_PAD);
     const struct viz_node *n = &p->graph->nodes[l->node];
 
     buf_text(out, "<g class=\"p");
@@ -225,6 +236,7 @@ static void write_chip(struct buf *out, const struct viz_picture *p, const struc
     buf_text(out, " rx=\"3\"/><text");
     add_attr(out, "x", width / 2);
     add_attr(out, "y", y + 13);
+    add_length(out, l->text, SMALL_SIZE, false, w - CHIP_PAD);
     buf_text(out, ">");
     viz_add_xml(out, l->text);
     buf_text(out, "</text></g>");
@@ -249,6 +261,8 @@ static void write_lines(struct buf *out, const struct viz_picture *p, const stru
         buf_text(out, "\"");
         add_attr(out, "x", b->width / 2);
         add_attr(out, "y", y + 12);
+        add_length(out, l->text, l->kind == LINE_TITLE ? FONT_SIZE : SMALL_SIZE, l->kind == LINE_TITLE,
+                   b->width - BOX_PAD);
         buf_text(out, ">");
         viz_add_xml(out, l->text);
         buf_text(out, "</text>");
@@ -311,11 +325,13 @@ static void write_legend(struct buf *out, const struct viz_picture *p, double y)
         if (p->legend.texts[i] == NULL) continue;
         buf_format(out,
                    "<g class=\"b q%d\" transform=\"translate(%d 0)\"><rect width=\"%d\" height=\"18\"/><text "
-                   "x=\"%d\" y=\"13\">",
+                   "x=\"%d\" y=\"13\"",
                    i, count++ * SWATCH, SWATCH, SWATCH / 2);
         struct buf fit = {0};
         viz_text_fit(&fit, p->legend.texts[i], SMALL_SIZE, false, SWATCH - 6);
         buf_add(&fit, "", 1);
+        add_length(out, fit.failed ? "" : (const char *)fit.at, SMALL_SIZE, false, SWATCH - 6);
+        buf_text(out, ">");
         viz_add_xml(out, fit.failed ? "" : (const char *)fit.at);
         buf_fini(&fit);
         buf_text(out, "</text></g>");

@@ -44,6 +44,7 @@ struct maker {
     struct viz_item *signs;
     struct group *groups;
     size_t group_count;
+    size_t common;                   /* bytes with which all names of operators begin, up to a separator */
     struct error *e;
 };
 
@@ -129,22 +130,42 @@ static bool is_expanded(const struct maker *m, uint32_t node)
     return false;
 }
 
-/* "stage1_unit2" of "stage1_unit2_conv1", "/layer1/0" of "/layer1/0/conv/Conv". */
-static size_t prefix_size(const char *name)
+/* A network whose names all begin alike says nothing by that beginning. */
+static size_t common_size(const struct maker *m)
 {
+    const char *first = NULL;
+    size_t size = 0;
+
+    for (size_t i = 0; i < m->item_count; i++) {
+        const struct viz_node *n = &m->g->nodes[m->items[i]];
+        size_t same = 0;
+        if (n->op == NULL) continue;
+        if (first == NULL) size = strlen(first = n->name);
+        while (same < size && n->name[same] == first[same]) same++;
+        size = same;
+    }
+    while (size > 0 && strchr("_./", first[size - 1]) == NULL) size--;
+    return size;
+}
+
+/* "stage1_unit2" of "stage1_unit2_conv1", "/layer1/0" of "/layer1/0/conv/Conv"; 0 where nothing is left of it behind
+ * the common beginning. */
+static size_t prefix_size(const struct maker *m, const char *whole)
+{
+    const char *name = strlen(whole) >= m->common ? whole + m->common : whole;
     size_t size = strlen(name), cuts = strchr(name, '/') != NULL ? 2 : 1;
 
     if (size > 4 && strcmp(name + size - 4, "_fwd") == 0) size -= 4;
     while (cuts > 0 && size > 0)
         if (strchr(cuts == 2 || strchr(name, '/') != NULL ? "/" : "_.", name[--size]) != NULL) cuts--;
-    return size;
+    return size > 0 ? size + (size_t)(name - whole) : 0;
 }
 
 /* Whether item b's name lies under the prefix of item a's. */
 static bool is_under_prefix(const struct maker *m, uint32_t a, uint32_t b)
 {
     const char *x = m->g->nodes[m->items[a]].name, *y = m->g->nodes[m->items[b]].name;
-    size_t size = prefix_size(x);
+    size_t size = prefix_size(m, x);
 
     return size > 0 && strncmp(x, y, size) == 0 && y[size] != '\0' && strchr("_./", y[size]) != NULL;
 }
@@ -153,6 +174,8 @@ static bool is_under_prefix(const struct maker *m, uint32_t a, uint32_t b)
 static enum status group_items(struct maker *m)
 {
     bool by_prefix = m->p->look.view == VIEW_blocks;
+
+    if (by_prefix) m->common = common_size(m);
 
     for (uint32_t i = 0, end; i < m->item_count; i = end) {
         struct group *g = &m->groups[m->group_count++];
@@ -163,7 +186,7 @@ static enum status group_items(struct maker *m)
         g->last = end - 1;
         if (end == i + 1) continue;
         const char *name = m->g->nodes[m->items[i]].name;
-        g->title = arena_text(&m->p->arena, name, prefix_size(name));
+        g->title = arena_text(&m->p->arena, name, prefix_size(m, name));
         if (g->title == NULL) return no_memory(m->e);
     }
     return STATUS_OK;
@@ -291,7 +314,7 @@ static enum status add_line(struct maker *m, struct viz_box *b, enum viz_line_ki
                             uint32_t node)
 {
     struct viz_picture *p = m->p;
-    double size = kind == LINE_TITLE ? FONT_SIZE : SMALL_SIZE, pad = kind == LINE_CHIP ? CHIP_PAD : 0;
+    double size = kind == LINE_TITLE ? FONT_SIZE : SMALL_SIZE;
     struct buf fit = {0};
 
     buf_add(text, "", 1);
@@ -302,7 +325,9 @@ static enum status add_line(struct maker *m, struct viz_box *b, enum viz_line_ki
     if (kept == NULL) return no_memory(m->e);
     p->lines[p->line_count++] = (struct viz_line){kept, kind, node};
     b->line_count++;
-    b->width = fmax(b->width, viz_text_width(kept, size, kind == LINE_TITLE) + 2 * pad + 2 * BOX_PAD);
+    double room = kind == LINE_CHIP ? viz_text_room(kept, size, false, CHIP_PAD) + 2 * BOX_PAD
+                                    : viz_text_room(kept, size, kind == LINE_TITLE, BOX_PAD);
+    b->width = fmax(b->width, room);
     return STATUS_OK;
 }
 
