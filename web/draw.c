@@ -131,13 +131,14 @@ static json_t *options_of(const struct exchange *x, const char *format, const ch
 }
 
 /* The tag names the bytes: who has them gets 304, also when versions have moved but the drawing has not. */
-static void say_drawing(struct exchange *x, struct buf *out, const char *media)
+static void say_drawing(struct exchange *x, struct drawing_id id, struct buf *out, const char *media)
 {
     uint64_t h = 0xcbf29ce484222325u;
-    char tag[40];
+    char tag[DRAWING_TAG_SIZE];
 
     for (size_t i = 0; i < out->size; i++) h = (h ^ out->at[i]) * 0x100000001b3u;
     snprintf(tag, sizeof tag, "%zx.%016llx", out->size, (unsigned long long)h);
+    networks_remember(exchange_networks(x), id, tag);
     say_header(x, "ETag", "\"%s\"", tag);
     if (tag_listed(exchange_header(x, "If-None-Match"), tag)) {
         say_nothing(x, 304);
@@ -152,18 +153,36 @@ static void say_drawing(struct exchange *x, struct buf *out, const char *media)
     *out = (struct buf){0};
 }
 
-static void render(struct exchange *x, struct bytes file, json_t *options)
+/* The client has the drawing of these inputs: that is said without drawing. */
+static bool say_unchanged(struct exchange *x, struct drawing_id id)
 {
+    const char *have = exchange_header(x, "If-None-Match");
+    char tag[DRAWING_TAG_SIZE];
+
+    if (have == NULL || !networks_recall(exchange_networks(x), id, tag) || !tag_listed(have, tag)) return false;
+    say_header(x, "ETag", "\"%s\"", tag);
+    say_nothing(x, 304);
+    return true;
+}
+
+static void render(struct exchange *x, struct bytes file, uint64_t serial, json_t *options)
+{
+    char *inputs = options != NULL ? json_dumps(options, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    struct drawing_id id = networks_drawing(serial, inputs != NULL ? inputs : "");
+
     const char *format = json_string_value(json_object_get(options, "format")), *media;
     bool converts = format != NULL && (strcmp(format, "png") == 0 || strcmp(format, "pdf") == 0);
     struct networks *n = exchange_networks(x);
     struct buf out = {0};
     struct error e;
 
-    if (options == NULL) {
+    bool known = inputs != NULL;
+    free(inputs);
+    if (!known) {
         say_problem(x, REASON_NO_MEMORY, "no memory for a drawing");
         return;
     }
+    if (say_unchanged(x, id)) return;
     if (converts && !networks_begin_convert(n)) {
         error_retry(&e, REASON_LIMIT, 1000,
                     "another drawing is being made into png or pdf; svg can be had at once");
@@ -172,7 +191,7 @@ static void render(struct exchange *x, struct bytes file, json_t *options)
     }
     enum status s = viz_render(file, options, &out, &media, &e);
     if (converts) networks_end_convert(n);
-    if (s == STATUS_OK) say_drawing(x, &out, media);
+    if (s == STATUS_OK) say_drawing(x, id, &out, media);
     else say_error(x, &e, NULL);
     buf_fini(&out);
 }
@@ -196,7 +215,7 @@ static void draw(struct exchange *x, const char *format)
     json_t *keys = store_keys(x, store, format, f->variables);
     if (keys != NULL) {
         json_t *options = options_of(x, format, f->name, store, keys);
-        render(x, bytes_of(f->file.at, f->file.size), options);
+        render(x, bytes_of(f->file.at, f->file.size), f->serial, options);
         json_decref(options);
     }
     json_decref(keys);
@@ -251,7 +270,7 @@ void handle_store_graph(struct exchange *x)
     json_t *keys = store_keys(x, x->store, format, NULL);
     if (keys == NULL) return;
     json_t *options = options_of(x, format, x->store, x->store, keys);
-    render(x, (struct bytes){0}, options);
+    render(x, (struct bytes){0}, 0, options);
     json_decref(options);
     json_decref(keys);
 }

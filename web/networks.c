@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 struct networks {
@@ -11,6 +12,9 @@ struct networks {
     struct network *all[NETWORKS_MAX];   /* by name */
     size_t count;
     uint64_t size;                   /* bytes of all that are listed */
+    uint64_t serial;                 /* of the last file */
+    struct { struct drawing_id id; char tag[DRAWING_TAG_SIZE]; } drawings[DRAWINGS_REMEMBERED];
+    size_t drawing_next;             /* the oldest is replaced */
     _Atomic bool converts;
 };
 
@@ -88,6 +92,7 @@ static enum status insert(struct networks *n, struct network *f, size_t size, bo
     if (n->size - freed + size > NETWORKS_SIZE_MAX)
         return error_set(e, REASON_LIMIT, "the networks would have more than %d bytes together; delete one",
                          NETWORKS_SIZE_MAX);
+    f->serial = ++n->serial;
     if (*replaced) *old = n->all[at];
     else memmove(&n->all[at + 1], &n->all[at], (n->count++ - at) * sizeof n->all[0]);
     n->all[at] = f;
@@ -164,6 +169,45 @@ json_t *networks_list(struct networks *n)
     }
     pthread_mutex_unlock(&n->lock);
     return items;
+}
+
+struct drawing_id networks_drawing(uint64_t serial, const char *inputs)
+{
+    struct drawing_id id = {serial, 0xcbf29ce484222325u, 0x84222325cbf29ce4u};
+
+    for (; *inputs != '\0'; inputs++) {
+        id.a = (id.a ^ (unsigned char)*inputs) * 0x100000001b3u;
+        id.b = (id.b + (unsigned char)*inputs) * 0x9e3779b97f4a7c15u;
+        id.b ^= id.b >> 29;
+    }
+    return id;
+}
+
+static bool same_drawing(struct drawing_id x, struct drawing_id y)
+{
+    return x.serial == y.serial && x.a == y.a && x.b == y.b;
+}
+
+void networks_remember(struct networks *n, struct drawing_id id, const char *tag)
+{
+    pthread_mutex_lock(&n->lock);
+    size_t at = n->drawing_next++ % DRAWINGS_REMEMBERED;
+    n->drawings[at].id = id;
+    snprintf(n->drawings[at].tag, sizeof n->drawings[at].tag, "%s", tag);
+    pthread_mutex_unlock(&n->lock);
+}
+
+bool networks_recall(struct networks *n, struct drawing_id id, char tag[DRAWING_TAG_SIZE])
+{
+    bool found = false;
+
+    pthread_mutex_lock(&n->lock);
+    for (size_t i = 0; i < DRAWINGS_REMEMBERED && !found; i++) {
+        found = n->drawings[i].tag[0] != '\0' && same_drawing(n->drawings[i].id, id);
+        if (found) snprintf(tag, DRAWING_TAG_SIZE, "%s", n->drawings[i].tag);
+    }
+    pthread_mutex_unlock(&n->lock);
+    return found;
 }
 
 bool networks_begin_convert(struct networks *n) { return !atomic_exchange(&n->converts, true); }

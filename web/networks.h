@@ -23,6 +23,7 @@ struct network {
     char *name;
     struct buf file;
     struct viz_facts facts;
+    uint64_t serial;                 /* another for every file that was ever put here, from 1 */
     json_t *variables;               /* names; not to be touched by who holds it but to read */
     int holders;                     /* networks.c's */
 };
@@ -40,6 +41,14 @@ void network_drop(struct networks *n, struct network *held);     /* NULL is noth
 bool networks_remove(struct networks *n, const char *name);
 /* {"name", "nodes", "edges", "parameters", "bytes"} each, by name. NULL: no memory. */
 json_t *networks_list(struct networks *n);
+
+/* Tags of drawings by what they are made from: the file's serial (0: none) and all options, with what the store says
+ * of its keys. Who has the drawing of the same inputs need not have it made again to learn that it is the same. */
+enum { DRAWING_TAG_SIZE = 40, DRAWINGS_REMEMBERED = 128 };
+struct drawing_id { uint64_t serial, a, b; };
+struct drawing_id networks_drawing(uint64_t serial, const char *inputs);
+void networks_remember(struct networks *n, struct drawing_id id, const char *tag);
+bool networks_recall(struct networks *n, struct drawing_id id, char tag[DRAWING_TAG_SIZE]);
 
 /* One drawing at a time is converted to png or pdf; false: one is. */
 bool networks_begin_convert(struct networks *n);
