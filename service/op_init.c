@@ -30,10 +30,10 @@ enum status init_read_entry(struct batch *b, struct entry *x, struct error *e)
     uint64_t size = 0;
 
     if (!wire_get_init_entry(&b->entries, i) || i->ndim > DIMS_MAX || !dtype_known(i->dtype) || i->key_type > KEY_STR ||
-        i->storage != STORAGE_DENSE) {
+        i->storage != STORAGE_DENSE || (i->key_type != KEY_STR && i->name_size > 0)) {
         b->entries.failed = true; /* where the next one begins is not known */
-        return error_set(e, REASON_MALFORMED, "an entry of Init: dtype %u, %u dimensions, key type %u, storage %u",
-                         i->dtype, i->ndim, i->key_type, i->storage);
+        return error_set(e, REASON_MALFORMED, "an entry of Init: dtype %u, %u dimensions, key type %u, a name of %u bytes, "
+                         "storage %u", i->dtype, i->ndim, i->key_type, i->name_size, i->storage);
     }
     x->shape = (struct key_shape){.dtype = (enum dtype)i->dtype, .ndim = i->ndim};
     for (unsigned d = 0; d < i->ndim; d++) {

@@ -291,6 +291,35 @@ SERVER_TEST(a_pull_whose_faults_do_not_fit_one_head_is_answered_in_pieces)
     client_gone(c);
 }
 
+/* The name of a key lies where its number says that there is one; what else stands there is never taken for it. */
+SERVER_TEST(a_number_that_comes_with_a_name_is_malformed_and_makes_no_key)
+{
+    struct client *c = client_joined(f, 1, "\"type\": \"dist_async\"");
+    struct wire_init fixed = {.store = c->store, .count = 1, .call = 1};
+    struct wire_init_entry x = {.number = 3, .size = 4, .total = 4, .ndim = 1, .name_size = 8};
+    struct buf head = {0}, desc = {0};
+    int64_t dim = 1;
+    float value = 1;
+
+    wire_put_init(&head, &fixed);
+    wire_put_init_entry(&desc, &x);
+    buf_add(&desc, &dim, sizeof dim);
+    buf_add(&desc, "eight by", 8);
+    uint32_t id = client_send(c, WIRE_Init, 0, 0, bytes_of(head.at, head.size), bytes_of(desc.at, desc.size),
+                              bytes_of(&value, sizeof value));
+    struct answered *a = client_await(c, id);
+    CHECK(a->header.status != STATUS_OK);
+    answered_free(a);
+    struct error e;
+    json_t *list = try_json(c, WIRE_List, &e, "{\"store\": %u}", c->store);
+    CHECK(list != NULL);
+    CHECK_EQ(json_integer_value(json_object_get(list, "total")), 0);
+    json_decref(list);
+    buf_fini(&head);
+    buf_fini(&desc);
+    client_gone(c);
+}
+
 SERVER_TEST(an_init_whose_descriptors_are_cut_off_is_refused_as_a_whole)
 {
     struct client *c = client_joined(f, 1, async_);
