@@ -26,6 +26,7 @@ struct writer {
     uint64_t lost_in_all;
     bool broken;                     /* the last write failed; the next line tries again */
     bool stop, done;
+    bool left;                       /* by writer_stop: the thread frees it */
     char ring[];
 };
 
@@ -148,6 +149,13 @@ static void settle(struct writer *w, const struct chunk *c, bool written)
     pthread_mutex_unlock(&w->lock);
 }
 
+static void writer_free(struct writer *w)
+{
+    pthread_mutex_destroy(&w->lock);
+    pthread_cond_destroy(&w->changed);
+    mem_free(w);
+}
+
 static void *run(void *ctx)
 {
     struct writer *w = ctx;
@@ -156,8 +164,10 @@ static void *run(void *ctx)
     while (take(w, &c)) settle(w, &c, write_all(w->fd, c.text, c.size));
     pthread_mutex_lock(&w->lock);
     w->done = true;
+    bool left = w->left;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
+    if (left) writer_free(w);
     return NULL;
 }
 
@@ -173,13 +183,6 @@ static int start_without_signals(struct writer *w)
     int why = pthread_create(&w->thread, NULL, run, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return why;
-}
-
-static void writer_free(struct writer *w)
-{
-    pthread_mutex_destroy(&w->lock);
-    pthread_cond_destroy(&w->changed);
-    mem_free(w);
 }
 
 enum status writer_start(int fd, size_t size, writer_tell *tell, struct writer **out, struct error *e)
@@ -217,9 +220,11 @@ void writer_stop(struct writer *w, uint64_t until_ms)
     pthread_cond_broadcast(&w->changed);
     while (!w->done && why == 0) why = pthread_cond_timedwait(&w->changed, &w->lock, &until);
     bool done = w->done;
+    pthread_t thread = w->thread;
+    w->left = !done;                         /* then the thread frees w when the write that holds it up returns */
     pthread_mutex_unlock(&w->lock);
     if (!done) {
-        pthread_detach(w->thread);
+        pthread_detach(thread);
         return;
     }
     pthread_join(w->thread, NULL);
