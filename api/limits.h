@@ -69,6 +69,15 @@ enum {
     PROGRAM_KERNELS_MAX = 16,        /* compiled, that a GPU keeps; then one makes room */
     PROGRAM_RESTED_STEPS = 256,      /* which no step has used for so many steps by other programs */
 
+    /* Of the core's thread in one turn of its loop, in units of about 2 us: an entry of a frame, a key that is looked at,
+     * WORK_BYTES that arrive. What is longer goes on in the next turn, so that a turn stays below 10 ms. */
+    TURN_WORK = 1024,                /* for what comes in */
+    JOB_WORK = 1024,                 /* for what earlier turns have left */
+    WORK_BYTES = 8 << 10,
+    WORK_INIT = 2,                   /* a new key */
+    WORK_DELETE = 2,                 /* a key that goes */
+    STATES_AT_ONCE = 1024,           /* entries of a GetStates that one answer has at most */
+
     IN_FLIGHT_BULK = 4,              /* requests on one bulk connection */
     IN_FLIGHT_SMALL = 16,
     REP_IN_FLIGHT_REPLY_MAX = 16 << 10,  /* libnanomsg's REP drops a larger answer behind another one silently */

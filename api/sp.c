@@ -53,6 +53,7 @@ struct sp_conn {
     void *ctx;
     uint64_t progress, received;
     bool broken;                 /* a segment is lost before it was sent: nothing more may go out */
+    bool held;                   /* the frame in hand is still worked on */
     bool over_account;           /* for lack of room in the account, not of memory */
 
     enum stage stage;
@@ -305,7 +306,8 @@ static enum status piece_done(struct sp_conn *c, struct error *e)
 /* Only between messages, so that the answer to the one in hand need not find room in a full queue. */
 static bool stalled(const struct sp_conn *c)
 {
-    return c->self == SP_REP && c->queued >= SEND_QUEUE_MAX && c->stage == LENGTH && c->piece.have == 0;
+    bool shall = c->held || (c->self == SP_REP && c->queued >= SEND_QUEUE_MAX);
+    return shall && c->stage == LENGTH && c->piece.have == 0;
 }
 
 /* Takes bytes until they are used up or the connection is stalled; *used tells how many. */
@@ -553,9 +555,12 @@ void sp_discard(struct sp_conn *c)
     c->piece.room = NULL;
 }
 
+void sp_hold(struct sp_conn *c, bool on) { c->held = on; }
+bool sp_is_held(const struct sp_conn *c) { return c->held; }
+
 void sp_trim(struct sp_conn *c)
 {
-    if (sp_in_frame(c)) return;
+    if (sp_in_frame(c) || c->held) return;
     room_trim(c, &c->details);
     room_trim(c, &c->scratch);
 }

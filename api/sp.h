@@ -125,6 +125,10 @@ uint64_t sp_received(const struct sp_conn *c);   /* those read */
 enum status sp_detach(struct sp_conn *c, const void *owner, struct error *e) MUST_CHECK;
 /* The memory that the present body goes to will go: the rest of it is thrown away, and `frame` gets body NULL. */
 void sp_discard(struct sp_conn *c);
+/* on: takes no further message, and leaves alone the memory of the frame that was handed over last, until it is called
+ * with false; what has come by then is told of by sp_wants_read. May be called from a callback. */
+void sp_hold(struct sp_conn *c, bool on);
+bool sp_is_held(const struct sp_conn *c);
 /* Called now and then (seconds): gives back memory that the frames since the last call did not need. */
 void sp_trim(struct sp_conn *c);
 

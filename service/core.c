@@ -42,6 +42,8 @@ enum status core_init(struct core *c, struct device *d, const uint8_t seed[16], 
     list_init(&c->planes);
     list_init(&c->waits);
     list_init(&c->decided);
+    list_init(&c->jobs);
+    c->work_until = UINT64_MAX;
     for (unsigned i = 0; i < CORE_QUEUES; i++) list_init(&c->tasks[i]);
     c->stores = map_new(seed);
     c->stores_by_id = map_new(seed);
@@ -143,6 +145,33 @@ uint64_t core_tick(struct core *c, uint64_t now_ms)
     return earlier(next, waits_tick(c, c->now_ms));
 }
 
+/* ---- pieces of work --------------------------------------------------------------------------------------------- */
+
+static void go_on(struct core *c, struct job *j)
+{
+    list_remove(&j->node);
+    if (!j->run(j)) list_append(&c->jobs, &j->node);
+}
+
+void core_begin(struct core *c, struct job *j)
+{
+    if (!j->run(j)) list_append(&c->jobs, &j->node);
+}
+
+void core_turn(struct core *c)
+{
+    size_t count = 0;
+
+    if (c->work - c->turn_began > c->turn_work_max) c->turn_work_max = c->work - c->turn_began;
+    c->turn_began = c->work;
+    c->work_until = c->work + JOB_WORK;
+    LIST_EACH(struct job, j, node, &c->jobs) count++;
+    for (; count > 0 && !list_empty(&c->jobs) && !core_is_spent(c); count--)
+        go_on(c, LIST_FIRST(struct job, node, &c->jobs));
+    if (c->unpolled) core_poll(c);
+    c->work_until = c->work + TURN_WORK;
+}
+
 /* ---- work of the device ----------------------------------------------------------------------------------------- */
 
 void core_after(struct core *c, unsigned index, struct task *t)
@@ -184,7 +213,12 @@ static void run_passed(struct core *c, unsigned index, uint64_t passed, enum sta
         if (s == STATUS_OK && t->mark > passed) return;
         list_remove(&t->node);
         c->task_count--;
+        core_spend(c, 1);
         t->run(t, s);
+        if (core_is_spent(c) && !list_empty(&c->tasks[index])) {
+            c->unpolled = true;
+            return;
+        }
     }
 }
 
@@ -197,18 +231,25 @@ static void poll_queue(struct core *c, unsigned index)
         enum status s = device_passed(c->queues[index], &passed);
         if (s == STATUS_OK && t->mark > passed) return;
         run_passed(c, index, passed, s);
+        if (c->unpolled) return;
     }
 }
 
 void core_poll(struct core *c)
 {
-    for (unsigned i = 0; i < CORE_QUEUES; i++) poll_queue(c, i);
+    c->unpolled = false;
+    for (unsigned i = 0; i < CORE_QUEUES; i++) poll_queue(c, (i + c->first_queue) % CORE_QUEUES);
+    if (c->unpolled) c->first_queue++; /* each queue comes to be first */
     planes_poll(c);
 }
 
 void core_settle(struct core *c)
 {
-    while (c->task_count > 0) {
+    uint64_t until = c->work_until;
+
+    c->work_until = UINT64_MAX;
+    while (c->task_count > 0 || !list_empty(&c->jobs)) {
+        if (!list_empty(&c->jobs)) go_on(c, LIST_FIRST(struct job, node, &c->jobs));
         for (unsigned i = 0; i < CORE_QUEUES; i++) {
             struct task *t = LIST_FIRST(struct task, node, &c->tasks[i]);
             if (t == NULL) continue;
@@ -217,6 +258,7 @@ void core_settle(struct core *c)
             run_passed(c, i, mark, s);
         }
     }
+    c->work_until = until;
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */

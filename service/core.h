@@ -1,6 +1,10 @@
 /* What all stores of a daemon share: the device and its queues, memory and staging budgets, the clock as it was told,
  * and work that waits for the device. The core decides; it has no I/O, no locks and no clock of its own.
  *
+ * No turn of the daemon's loop is long, whatever is asked for. What goes over many keys counts what it does (core_spend)
+ * and, when the turn's work is spent, goes on in the next turn as a *job*; others are served between its pieces. Nobody
+ * bounds the work of an embedded store, nor of one that is told no turns: there all is done at once.
+ *
  * Core thread only, like everything in this layer (version, staging, key, round, worker, store, wait). */
 #ifndef SERVICE_CORE_H
 #define SERVICE_CORE_H
@@ -25,6 +29,13 @@ struct task {
     struct list_node node;
     uint64_t mark;
     void (*run)(struct task *t, enum status s);      /* s: OK, or what the device refused; see core_why */
+};
+
+/* Work that is cut into pieces. Lies in what it belongs to. */
+struct job {
+    struct list_node node;                           /* core->jobs between its pieces */
+    /* The next piece, until core_is_spent. true: it is done, and may have freed itself. */
+    bool (*run)(struct job *j);
 };
 
 struct nccl;
@@ -94,6 +105,12 @@ struct core {
 
     struct list waits;                       /* that hang */
     struct list decided;                     /* that are to be answered; the edge empties it after each turn */
+    struct list jobs;                        /* not done; the next to go on first */
+    unsigned first_queue;                    /* that is polled first */
+    bool unpolled;                           /* marks have passed whose tasks the turn had no time for */
+    uint64_t work, work_until;               /* units so far, and where the turn's are spent */
+    uint64_t turn_began;                     /* work when the turn began */
+    uint64_t turn_work_max;                  /* units of the longest turn that is over */
     bool embedded;                           /* nobody else: no time-outs run */
 
     void *hook_ctx;
@@ -110,9 +127,21 @@ void core_fini(struct core *c);              /* drops all stores; waits for the 
 /* Time has come to now_ms: drops stagings without progress, fails rounds and workers whose time is up, decides waits.
  * Answers when the next deadline is. */
 uint64_t core_tick(struct core *c, uint64_t now_ms);
+/* A turn of the daemon's loop begins: first each of the jobs that lie there goes on, as far as JOB_WORK allows; then
+ * TURN_WORK is there for what comes in. */
+void core_turn(struct core *c);
+/* So much has been done, in the units of limits.h. */
+static inline void core_spend(struct core *c, uint64_t units) { c->work += units; }
+/* Shall what can go on later do so? */
+static inline bool core_is_spent(const struct core *c) { return c->work >= c->work_until; }
+/* Is there work for the next turn, so that it must not wait for anything to come in? */
+static inline bool core_has_work(const struct core *c) { return !list_empty(&c->jobs) || c->unpolled; }
+/* Begins a job: its first piece runs at once. */
+void core_begin(struct core *c, struct job *j);
+
 /* Runs the tasks whose marks have passed. */
 void core_poll(struct core *c);
-/* Blocks until no task is left. */
+/* Blocks until no task and no job is left. */
 void core_settle(struct core *c);
 /* Blocks until all work given to queue `index` so far is done; nothing on a lost device. For memory that has to go on a
  * way where nothing can be put off, such as the lack of memory. */

@@ -398,6 +398,7 @@ void key_update(struct update *u)
     struct key *k = key_hold(u->key);
 
     list_append(&k->updates, &u->node);
+    if (!k->deleted && !list_empty(&k->store->swaps)) swaps_follow(k);
     update_next(k);
     key_drop(k);
 }

@@ -452,12 +452,23 @@ static bool drained(uint64_t now_ms)
     return true;
 }
 
+static uint64_t thread_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static void serve(void)
 {
-    uint64_t ticked_ms = 0, next_ms = 0;
+    uint64_t ticked_ms = 0, next_ms = 0, turned_ns = thread_ns();
 
+    loop_bound(the.loop, server_is_spent, the.server);
+    mailbox_bound(the.mailbox, server_is_spent, the.server);
     while (!the.stop) {
-        uint64_t now = clock_ms();
+        uint64_t now = clock_ms(), began_ns = turned_ns;
+        server_turn(the.server);
         if (now != ticked_ms) next_ms = tick(now);
         /* What the last turn did may have brought a nearer deadline; within the millisecond it is looked for again. */
         uint64_t wait = now == ticked_ms ? 1 : next_ms > now ? next_ms - now : 0;
@@ -466,7 +477,10 @@ static void serve(void)
             if (drained(now)) return;
             wait = wait < 20 ? wait : 20;
         }
+        if (server_has_work(the.server)) wait = 0;
         loop_turn(the.loop, wait < LOG_FOLD_MS ? (int)wait : LOG_FOLD_MS);
+        turned_ns = thread_ns();
+        server_tell_turn(the.server, turned_ns - began_ns);
     }
 }
 

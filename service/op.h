@@ -85,6 +85,7 @@ struct peer {
     unsigned wrong_tokens;           /* that came over it */
     struct placed placed;
     struct list requests;            /* kept ones */
+    struct frame_job *frame;         /* works on the frame in hand in later turns; NULL: none does */
 };
 
 struct server {
@@ -106,6 +107,7 @@ struct server {
     bool draining;
     uint64_t started_ms;
     uint64_t expire_ms;              /* when clients and pins are next looked through */
+    uint64_t turn_ns_max;            /* processor time of the longest turn */
     uint64_t frames, frames_refused;
     uint64_t refused[REASONS_END];               /* requests and entries of them, by reason */
     uint64_t connections_refused[REASONS_END];   /* by reason */
@@ -118,11 +120,32 @@ struct request {
     struct peer *peer;               /* NULL: its connection is gone, the answer goes nowhere */
     struct session *session;
     uint32_t id;
+    bool holds;                      /* its connection is held until it is freed */
     struct wire_header header;
 };
 
 struct request *request_keep(const struct request *r) MUST_CHECK;
 void request_free(struct request *r);        /* NULL is nothing */
+/* Begins a job for a kept request, which the job frees when it is done. What follows the request on its connection waits
+ * for that, if it is not done at once. */
+void request_begin(struct request *kept, struct job *j);
+
+/* ---- frames of many entries, in pieces ---- */
+
+/* Lies first in what a method knows of its frame. `run` answers and gives everything back when it is done, but the struct
+ * itself. */
+struct frame_job {
+    struct job job;
+    struct request request;
+    struct incoming in;
+    bool (*run)(struct frame_job *f);        /* the next piece; true: it is done */
+    void (*drop)(struct frame_job *f);       /* the connection is gone, and the frame with it: gives everything back */
+};
+/* f lies at the begin of `size` bytes on the stack. What is not done in this turn goes on as a copy on the heap, and the
+ * connection is held; where it cannot be, all is done now. */
+void frame_begin(struct frame_job *f, size_t size);
+/* For `run`: shall the rest wait for a later turn? */
+static inline bool frame_is_spent(const struct frame_job *f) { return core_is_spent(&f->request.server->core); }
 
 /* ---- answers: each request gets exactly one ---- */
 
@@ -208,10 +231,16 @@ enum status only(json_t *in, const char *const *known, struct error *e) MUST_CHE
 #define ONLY(...) ((const char *const[]){__VA_ARGS__, NULL})
 /* One that is not needed is empty when left out. */
 enum status get_text(json_t *in, const char *name, bool needed, struct bytes *out, struct error *e) MUST_CHECK;
+/* A whole number from 1 to `most`; `standard` when left out. */
+enum status get_count(json_t *in, const char *name, uint32_t standard, uint32_t most, uint32_t *out,
+                      struct error *e) MUST_CHECK;
+enum status get_flag(json_t *in, const char *name, bool *out, struct error *e) MUST_CHECK;
+/* Does "store" name the store `default` before its first Create? */
+bool is_unset_default(const struct request *r, json_t *in);
 /* "store" is an id or a name. */
 enum status get_store(struct request *r, json_t *in, struct store **out, struct error *e) MUST_CHECK;
 
-/* ---- methods: op_json.c, op_push.c, op_init.c, op_pull.c, op_wait.c, op_states.c, op_plane.c ---- */
+/* ---- methods: op_json.c, op_keys.c, op_push.c, op_init.c, op_pull.c, op_wait.c, op_states.c, op_plane.c ---- */
 
 typedef void method_json(struct request *r, json_t *in);
 typedef void method_data(struct request *r, const struct incoming *in);

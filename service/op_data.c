@@ -3,7 +3,10 @@
  * A frame with one large entry is decided in data_place, before its bytes are taken, and they go straight to staging
  * memory; a frame with small ones lands in the connection's scratch and is decided entry by entry. Both ways meet in
  * landed(), but for small pushes that need no staging at all (land_now). What is decided and what becomes of a whole
- * value is the method's: op_push.c, op_init.c. */
+ * value is the method's: op_push.c, op_init.c.
+ *
+ * A frame has up to ENTRIES_MAX entries, more than a turn of the loop has time for. The rest of them goes on in the next
+ * turns, in order and before anything else of the connection; of other clients something may come in between. */
 #include "service/op_data.h"
 
 #include <endian.h>
@@ -39,10 +42,19 @@ enum status data_read(struct peer *p, const struct incoming *in, struct batch *b
     default: b->kind = STAGING_PUSH; break;
     }
     st = b->kind == STAGING_INIT ? init_read(in, b, &store, e) : push_read(in, b, &store, e);
+    b->store_id = store;
     if (st == STATUS_OK) st = data_find_store(p->server, store, &b->store, e);
+    if (st == STATUS_OK && p->server->draining)
+        st = error_set(e, REASON_DRAINING, "the daemon is shutting down; nothing new is taken");
+    return st == STATUS_OK ? data_find(p, b, store, e) : st;
+}
+
+enum status data_find(struct peer *p, struct batch *b, uint32_t store, struct error *e)
+{
+    enum status st = data_find_store(p->server, store, &b->store, e);
+
+    b->worker = NULL;
     if (st != STATUS_OK) return st;
-    if (p->server->draining)
-        return error_set(e, REASON_DRAINING, "the daemon is shutting down; nothing new is taken");
     st = session_worker(p->session, b->store, &b->worker, e);
     bool may_be_outside = b->kind == STAGING_SET || (b->kind == STAGING_INIT && p->ops->admin);
     bool outside = st != STATUS_OK && e->reason == REASON_NOT_JOINED && may_be_outside;
@@ -140,7 +152,7 @@ static enum status landed(struct batch *b, struct landing *l, struct set *set, b
 }
 
 /* One entry of a frame whose body lies in memory. */
-static enum status land(struct batch *b, const struct entry *x, uint64_t sequence, const void *from,
+static enum status land_copy(struct batch *b, const struct entry *x, uint64_t sequence, const void *from,
                         struct set *set, bool *complete, struct error *e)
 {
     struct landing l = {.staging = NULL};
@@ -244,41 +256,61 @@ static enum status land_placed(struct peer *p, struct batch *b, struct set *set,
     return landed(b, &d->landing, set, complete, e);
 }
 
-struct landed data_land(struct request *r, const struct incoming *in, struct batch *b, struct set *set,
-                         struct answer *a)
+/* An entry that could not be decided before its bytes were there. */
+static enum status land_entry(struct land *l, const struct entry *x, bool *complete, struct error *e)
 {
-    struct peer *p = r->peer;
-    uint64_t at = 0, end = in->header.body_size;
-    struct landed done = {0};
+    const struct incoming *in = &l->frame.in;
+    struct peer *p = l->frame.request.peer;
+    struct batch *b = &l->batch;
 
-    for (uint32_t i = 0; i < b->count; i++) {
-        bool complete = false, applied = false;
-        struct entry x;
-        struct error e;
-        at = (at + WIRE_ALIGN - 1) / WIRE_ALIGN * WIRE_ALIGN;
-        if (b->kind == STAGING_PUSH) data_look_ahead(b->store, &b->entries, wire_push_entry_size);
-        if (!p->placed.decided && land_now(b, in, &at, &applied)) {
-            done.complete++;
-            done.applied += applied;
-            continue;
-        }
-        enum status st = data_read_entry(b, &x, &e);
-        bool inside = x.size == 0 || (at <= end && x.size <= end - at);
-        if (st == STATUS_OK && !inside)
-            st = error_set(&e, REASON_MALFORMED, "entry %u lies beyond the body's end", i);
-        if (st == STATUS_OK) {
-            if (b->sums) st = land_sum(b, in, &x, &complete, &e);
-            else if (p->placed.decided) st = land_placed(p, b, set, &complete, &e);
-            else if (in->body == NULL && x.size > 0)
-                st = error_retry(&e, REASON_MALFORMED, RETRY_MS, "the body was not taken");
-            else st = land(b, &x, r->header.sequence, x.size > 0 ? (const uint8_t *)in->body + at : NULL, set,
-                           &complete, &e);
-        }
-        if (st != STATUS_OK) answer_fault(a, i, &e);
-        done.complete += complete && st == STATUS_OK;
-        done.applied += complete && st == STATUS_OK && data_is_applied(b, &x);
-        if (b->entries.failed) break;
-        at = inside ? at + x.size : end + 1; /* nothing that follows such a one has a place */
+    if (b->sums) return land_sum(b, in, x, complete, e);
+    if (p->placed.decided) return land_placed(p, b, l->set, complete, e);
+    if (in->body == NULL && x->size > 0) return error_retry(e, REASON_MALFORMED, RETRY_MS, "the body was not taken");
+    return land_copy(b, x, in->header.sequence, x->size > 0 ? (const uint8_t *)in->body + l->at : NULL, l->set, complete, e);
+}
+
+/* found: what data_find said. Where store or worker are gone the rest of the entries is refused, one by one. */
+static void land_next(struct land *l, enum status found, const struct error *why)
+{
+    struct batch *b = &l->batch;
+    uint64_t end = l->frame.in.header.body_size;
+    bool complete = false, applied = false;
+    struct entry x;
+    struct error e;
+
+    l->at = (l->at + WIRE_ALIGN - 1) / WIRE_ALIGN * WIRE_ALIGN;
+    if (found != STATUS_OK) {
+        answer_fault(&l->answer, l->next, why);
+        return;
     }
-    return done;
+    if (b->kind == STAGING_PUSH) data_look_ahead(b->store, &b->entries, wire_push_entry_size);
+    if (!l->frame.request.peer->placed.decided && land_now(b, &l->frame.in, &l->at, &applied)) {
+        l->done.complete++;
+        l->done.applied += applied;
+        return;
+    }
+    enum status st = data_read_entry(b, &x, &e);
+    bool inside = x.size == 0 || (l->at <= end && x.size <= end - l->at);
+    if (st == STATUS_OK && !inside)
+        st = error_set(&e, REASON_MALFORMED, "entry %u lies beyond the body's end", l->next);
+    if (st == STATUS_OK) st = land_entry(l, &x, &complete, &e);
+    if (st != STATUS_OK) answer_fault(&l->answer, l->next, &e);
+    l->done.complete += complete && st == STATUS_OK;
+    l->done.applied += complete && st == STATUS_OK && data_is_applied(b, &x);
+    l->at = inside ? l->at + x.size : end + 1; /* nothing that follows such a one has a place */
+}
+
+bool land_piece(struct land *l)
+{
+    struct core *c = &l->frame.request.server->core;
+    unsigned cost = l->batch.kind == STAGING_INIT ? WORK_INIT : 1;
+    struct error why = {.status = STATUS_OK};
+    enum status found = l->next == 0 ? STATUS_OK : data_find(l->frame.request.peer, &l->batch, l->batch.store_id, &why);
+
+    for (; l->next < l->batch.count && !l->batch.entries.failed; l->next++) {
+        if (core_is_spent(c) && l->next > 0) return false;
+        land_next(l, found, &why);
+        core_spend(c, cost);
+    }
+    return true;
 }

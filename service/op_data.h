@@ -23,6 +23,7 @@ struct batch {
     bool lowest;                             /* init: no present worker has a lower rank */
     struct reader entries;
     uint32_t count;
+    uint32_t store_id;
     bool sums;                               /* a push in this process, of values to be summed: incoming.values */
     uint64_t call;
     enum on_reinit on_reinit;
@@ -30,6 +31,23 @@ struct batch {
 };
 
 struct set;                                  /* one Set request, see op_push.c */
+
+/* How many values of a frame are complete, and of the pushes among them how many have been applied. */
+struct landed {
+    uint32_t complete, applied;
+};
+
+/* A frame of Init, Push or Set whose entries come to their place, in pieces of a turn each. Store and worker are found
+ * anew for each piece, as they may have gone between two. */
+struct land {
+    struct frame_job frame;
+    struct batch batch;                      /* its reader stands at entry `next` */
+    struct set *set;
+    struct answer answer;                    /* of the method; land_piece adds the faults */
+    uint32_t next;
+    uint64_t at;                             /* of the body, used so far */
+    struct landed done;
+};
 
 /* ---- shared, op_data.c ---- */
 
@@ -42,16 +60,15 @@ enum status data_check_extent(const struct entry *x, uint64_t whole, struct erro
 enum status data_read(struct peer *p, const struct incoming *in, struct batch *b, struct error *e) MUST_CHECK;
 /* The next entry. b->entries.failed: where the one after it begins is not known. */
 enum status data_read_entry(struct batch *b, struct entry *x, struct error *e) MUST_CHECK;
-/* How many values of a frame are complete, and of the pushes among them how many have been applied. */
-struct landed {
-    uint32_t complete, applied;
-};
+/* The store and the worker of a batch as they are by now. */
+enum status data_find(struct peer *p, struct batch *b, uint32_t store, struct error *e) MUST_CHECK;
 /* Has the processor fetch the keys of entries that come soon; each begins with the key's id and has `size` bytes. */
 void data_look_ahead(const struct store *s, const struct reader *entries, size_t size);
 /* Has the worker been told all that there is to tell of this push, were it asked now? */
 bool data_is_applied(const struct batch *b, const struct entry *x);
-/* Takes the bytes of every entry to their place; faults go to the answer. */
-struct landed data_land(struct request *r, const struct incoming *in, struct batch *b, struct set *set, struct answer *a);
+/* Takes the bytes of entries to their place, as many as a turn has time for; faults go to the answer. true: there are no
+ * more. */
+bool land_piece(struct land *l);
 
 /* ---- one for each kind: read; open (is it wanted, and where do its bytes go); complete (its bytes are whole) ----
  * open: *out is the staging, or *repeat says that the bytes do not matter. complete takes the staging. */

@@ -224,10 +224,10 @@ out:
 
 static void init_result(struct answer *a, const struct batch *b, const struct entry *x, enum init_outcome outcome)
 {
-    const struct key *k = store_key_find(b->store, &x->name);
+    const struct key *k = outcome != INIT_REFUSED ? store_key_find(b->store, &x->name) : NULL;
     struct wire_init_result f = {.outcome = outcome};
 
-    if (k != NULL && outcome != INIT_REFUSED) {
+    if (k != NULL) {
         f.key = k->id;
         f.version = key_version(k);
         f.next_step = b->worker != NULL ? worker_tell_step(b->worker, k) : 0;
@@ -246,70 +246,131 @@ static enum status adopt(struct batch *b, struct key *k, struct error *e)
     return STATUS_OK;
 }
 
-/* First all are looked at; only when none is refused or has to wait for rank 0, those that exist are taken over. Call 0
- * only looks. */
-static void init_check(struct request *r, const struct incoming *in, struct batch *b, struct answer *a, bool really)
-{
-    bool waits = false;
+/* A frame of Init in pieces. Its entries are gone through once or twice: to be looked at and, when none is refused, taken
+ * over (CHECK), unless one has to wait for rank 0 or the call is 0; or to land, and to be told of. Between two pieces others may have created or replaced a key: its entry is
+ * decided by what is there then. */
+struct init {
+    struct land land;
+    struct batch again;              /* stands at entry `told` */
+    uint32_t told;
+    bool landed, really;             /* the second time */
+    bool waits;                      /* one of them, for rank 0 */
+};
 
-    for (uint32_t i = 0; i < b->count; i++) {
-        struct entry x;
-        struct key *k;
-        struct error e;
-        enum init_outcome outcome = INIT_REFUSED;
-        if (data_read_entry(b, &x, &e) == STATUS_OK) outcome = init_decide(b, &x, &k, &e);
-        if (outcome == INIT_NEED_VALUE && check_new(b, &x, &e) != STATUS_OK) outcome = INIT_REFUSED;
-        if (really && outcome == INIT_EXISTED && adopt(b, k, &e) != STATUS_OK) outcome = INIT_REFUSED;
-        if (outcome == INIT_REFUSED) answer_fault(a, i, &e);
-        if (b->entries.failed) return;
-        waits |= outcome == INIT_WAIT;
-        init_result(a, b, &x, outcome);
-    }
-    if (really || waits || b->call == 0 || a->fault_count > 0) return;
-    buf_clear(&a->desc);
-    b->entries = reader_of(in->desc);
-    init_check(r, in, b, a, true);
+static struct init *init_of(struct frame_job *f)
+{
+    return CONTAINER_OF(CONTAINER_OF(f, struct land, frame), struct init, land);
 }
 
-static void init_values(struct request *r, const struct incoming *in, struct batch *b, struct answer *a)
+static void init_send(struct init *x)
 {
-    struct batch again = *b;
+    const struct request *r = &x->land.frame.request;
+    struct answer *a = &x->land.answer;
+    struct wire_init_done f;
+    struct error e;
 
-    data_land(r, in, b, NULL, a);
-    /* The outcomes: who is there now and was initialised by this call is done. */
-    for (uint32_t i = 0; i < again.count; i++) {
-        enum init_outcome outcome = INIT_REFUSED;
-        struct entry x;
-        struct key *k;
-        struct error e;
-        if (data_read_entry(&again, &x, &e) == STATUS_OK) outcome = init_decide(&again, &x, &k, &e);
-        if (again.entries.failed) return;
-        if (outcome == INIT_EXISTED && init_was_this(&again, k)) outcome = INIT_CREATED;
-        if (outcome == INIT_NEED_VALUE && find_init(&again, &x) != NULL) outcome = INIT_PART;
-        init_result(a, &again, &x, outcome);
+    if (x->land.batch.entries.failed || x->again.entries.failed) {
+        error_set(&e, REASON_MALFORMED, "the descriptors of Init end within an entry, or one of them is none");
+        answer_fini(a);
+        answer_error(r, &e);
+        return;
     }
+    f = (struct wire_init_done){.count = x->again.count, .faults = a->fault_count};
+    wire_put_init_done(&a->fixed, &f);
+    answer_send(r, a);
+}
+
+static void init_drop(struct frame_job *f) { answer_fini(&init_of(f)->land.answer); }
+
+static void check_next(struct init *x, enum status found, const struct error *why)
+{
+    struct batch *b = &x->again;
+    struct answer *a = &x->land.answer;
+    enum init_outcome outcome = INIT_REFUSED;
+    struct entry entry;
+    struct key *k;
+    struct error e;
+
+    enum status st = data_read_entry(b, &entry, &e);
+    if (st == STATUS_OK && found != STATUS_OK) e = *why;
+    else if (st == STATUS_OK) outcome = init_decide(b, &entry, &k, &e);
+    if (outcome == INIT_NEED_VALUE && check_new(b, &entry, &e) != STATUS_OK) outcome = INIT_REFUSED;
+    if (x->really && outcome == INIT_EXISTED && adopt(b, k, &e) != STATUS_OK) outcome = INIT_REFUSED;
+    if (outcome == INIT_REFUSED) answer_fault(a, x->told, &e);
+    x->waits |= outcome == INIT_WAIT;
+    if (!b->entries.failed) init_result(a, b, &entry, found == STATUS_OK ? outcome : INIT_REFUSED);
+}
+
+static void tell_next(struct init *x, enum status found, const struct error *why)
+{
+    struct batch *b = &x->again;
+    enum init_outcome outcome = INIT_REFUSED;
+    struct entry entry;
+    struct key *k;
+    struct error e;
+
+    (void)why;
+    if (data_read_entry(b, &entry, &e) == STATUS_OK && found == STATUS_OK) outcome = init_decide(b, &entry, &k, &e);
+    if (b->entries.failed) return;
+    if (outcome == INIT_EXISTED && init_was_this(b, k)) outcome = INIT_CREATED;
+    if (outcome == INIT_NEED_VALUE && find_init(b, &entry) != NULL) outcome = INIT_PART;
+    init_result(&x->land.answer, b, &entry, outcome);
+}
+
+/* Goes on through the entries, as far as the turn has time; true: to their end. */
+static bool each_entry(struct init *x, void (*next)(struct init *x, enum status found, const struct error *why))
+{
+    const struct frame_job *f = &x->land.frame;
+    struct batch *b = &x->again;
+    struct error why = {.status = STATUS_OK};
+    enum status found = data_find(f->request.peer, b, b->store_id, &why);
+
+    for (; x->told < b->count && !b->entries.failed; x->told++) {
+        if (frame_is_spent(f) && x->told > 0) return false;
+        next(x, found, &why);
+        core_spend(&f->request.server->core, 1);
+    }
+    return true;
+}
+
+static bool init_check_piece(struct frame_job *f)
+{
+    struct init *x = init_of(f);
+
+    if (!each_entry(x, check_next)) return false;
+    bool take_over = !x->waits && x->again.call != 0 && x->land.answer.fault_count == 0;
+    if (!x->really && take_over && !x->again.entries.failed) {
+        x->really = true;
+        buf_clear(&x->land.answer.desc);
+        x->again.entries = reader_of(f->in.desc);
+        x->told = 0;
+        if (!each_entry(x, check_next)) return false;
+    }
+    init_send(x);
+    return true;
+}
+
+static bool init_piece(struct frame_job *f)
+{
+    struct init *x = init_of(f);
+
+    if (!x->landed && !land_piece(&x->land)) return false;
+    x->landed = true;
+    if (!each_entry(x, tell_next)) return false;
+    init_send(x);
+    return true;
 }
 
 void method_Init(struct request *r, const struct incoming *in)
 {
-    struct wire_init_done f;
-    struct answer a = {0};
-    struct batch b;
+    bool check = r->header.flags & WIRE_FLAG_CHECK;
+    struct init x = {.land.frame = {.request = *r, .in = *in, .run = check ? init_check_piece : init_piece, .drop = init_drop}};
     struct error e;
 
-    if (data_read(r->peer, in, &b, &e) != STATUS_OK) {
+    if (data_read(r->peer, in, &x.land.batch, &e) != STATUS_OK) {
         answer_error(r, &e);
         return;
     }
-    if (r->header.flags & WIRE_FLAG_CHECK) init_check(r, in, &b, &a, false);
-    else init_values(r, in, &b, &a);
-    if (b.entries.failed) {
-        error_set(&e, REASON_MALFORMED, "the descriptors of Init end within an entry, or one of them is none");
-        answer_fini(&a);
-        answer_error(r, &e);
-        return;
-    }
-    f = (struct wire_init_done){.count = b.count, .faults = a.fault_count};
-    wire_put_init_done(&a.fixed, &f);
-    answer_send(r, &a);
+    x.again = x.land.batch;
+    frame_begin(&x.land.frame, sizeof x);
 }

@@ -65,8 +65,8 @@ enum status get_text(json_t *in, const char *name, bool needed, struct bytes *ou
     return STATUS_OK;
 }
 
-static enum status get_count(json_t *in, const char *name, uint32_t standard, uint32_t most, uint32_t *out,
-                             struct error *e)
+enum status get_count(json_t *in, const char *name, uint32_t standard, uint32_t most, uint32_t *out,
+                      struct error *e)
 {
     json_t *v = json_object_get(in, name);
 
@@ -79,7 +79,7 @@ static enum status get_count(json_t *in, const char *name, uint32_t standard, ui
     return STATUS_OK;
 }
 
-static enum status get_flag(json_t *in, const char *name, bool *out, struct error *e)
+enum status get_flag(json_t *in, const char *name, bool *out, struct error *e)
 {
     json_t *v = json_object_get(in, name);
 
@@ -197,7 +197,7 @@ json_t *server_info_json(const struct server *s)
 {
     const struct core *c = &s->core;
 
-    return json_pack("{s:s,s:o,s:s,s:s?,s:o,s:f,s:i,s:i,s:I,s:{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I},s:o,s:o,s:o}",
+    return json_pack("{s:s,s:o,s:s,s:s?,s:o,s:f,s:i,s:i,s:I,s:{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I},s:o,s:o,s:o,s:f}",
                      "version", PARAMD_VERSION, "instance", hex_json(&s->config.instance),
                      "device", device_kind(c->device), "card", c->device->card[0] != '\0' ? c->device->card : NULL,
                      "programs", programs_json(c->device),
@@ -211,7 +211,8 @@ json_t *server_info_json(const struct server *s)
                      "cached", (json_int_t)core_mem_cached(c),
                      "mailboxes", (json_int_t)s->box_bytes,
                      "heap", (json_int_t)mem_heap(), "blocks", (json_int_t)mem_live(),
-                     "bulk", bulk_json(s), "mailbox", mailbox_offer(s), "limits", limits_json(s));
+                     "bulk", bulk_json(s), "mailbox", mailbox_offer(s), "limits", limits_json(s),
+                     "longest_turn", (double)s->turn_ns_max / 1e9);
 }
 
 /* One line for a machine that tries (the log folds them): without the port, which is another one each time. */
@@ -346,7 +347,7 @@ static bool default_unset(const struct server *s)
     return !s->core.embedded && store_find(&s->core, bytes_text(DEFAULT_STORE)) == NULL;
 }
 
-static bool is_unset_default(const struct request *r, json_t *in)
+bool is_unset_default(const struct request *r, json_t *in)
 {
     json_t *v = json_object_get(in, "store");
     return json_is_string(v) && strcmp(json_string_value(v), DEFAULT_STORE) == 0 && default_unset(r->server);
@@ -408,15 +409,6 @@ static json_t *members_json(const struct store *s)
     return list;
 }
 
-static uint64_t first_step(const struct store *s)
-{
-    uint64_t highest = 0;
-
-    for (size_t i = 0; i < s->slot_count; i++)
-        if (s->by_slot[i] != NULL && s->by_slot[i]->opened_step > highest) highest = s->by_slot[i]->opened_step;
-    return highest + 1;
-}
-
 void method_Join(struct request *r, json_t *in)
 {
     struct store *s;
@@ -433,7 +425,7 @@ void method_Join(struct request *r, json_t *in)
     if (refused(r, st, &e)) return;
     answer_json(r, json_pack("{s:I,s:s,s:I,s:o,s:I,s:I,s:b,s:o,s:I}", "rank", (json_int_t)w->rank, "name", w->name,
                              "num_workers", (json_int_t)store_num_workers(s), "members", members_json(s),
-                             "job", (json_int_t)s->job, "first_step", (json_int_t)first_step(s),
+                             "job", (json_int_t)s->job, "first_step", (json_int_t)(s->opened_step + 1),
                              "lowest", store_lowest(s) == w, "options", store_json(s, false),
                              "heartbeat_ms", (json_int_t)((s->options.worker_timeout + 2) / 3)));
 }
@@ -497,154 +489,6 @@ void method_Dismiss(struct request *r, json_t *in)
     if (refused(r, st, &e)) return;
     store_dismiss(s, w);
     answer_json(r, json_object());
-}
-
-/* ---- keys ------------------------------------------------------------------------------------------------------- */
-
-static json_t *key_json(const struct key *k, struct worker *w)
-{
-    json_t *shape = json_array();
-    uint64_t next = w != NULL ? worker_tell_step(w, k) : 0;
-
-    for (unsigned i = 0; i < k->shape.ndim; i++) append(&shape, json_integer(k->shape.dims[i]));
-    const struct progress *p = w != NULL ? worker_seen(w, k) : NULL;
-    return json_pack("{s:o,s:s,s:I,s:s,s:o,s:I,s:I,s:I,s:I,s:s}", "key", key_name_json(&k->name),
-                     "key_type", k->name.is_text ? "str" : "int", "id", (json_int_t)k->id,
-                     "dtype", dtype_numpy(k->shape.dtype), "shape", shape, "version", (json_int_t)key_version(k),
-                     "updates", (json_int_t)k->state.updates, "next_step", (json_int_t)next,
-                     "recorded", (json_int_t)(p != NULL ? p->recorded : 0),
-                     "device", device_home_name(k->core->device, k->home));
-}
-
-static struct worker *worker_or_null(struct request *r, const struct store *s)
-{
-    struct worker *w;
-    return session_worker(r->session, s, &w, NULL) == STATUS_OK ? w : NULL;
-}
-
-void method_Describe(struct request *r, json_t *in)
-{
-    json_t *keys = json_object_get(in, "keys"), *items = NULL, *v;
-    struct store *s;
-    struct error e;
-    size_t i;
-
-    enum status st = only(in, ONLY("store", "keys"), &e);
-    if (st == STATUS_OK) st = get_store(r, in, &s, &e);
-    if (st == STATUS_OK && (!json_is_array(keys) || json_array_size(keys) > ENTRIES_MAX))
-        st = error_set(&e, REASON_BAD_ARGUMENT, "/keys: a list of at most %d keys", ENTRIES_MAX);
-    if (refused(r, st, &e)) return;
-    struct worker *w = worker_or_null(r, s);
-    items = json_array();
-    json_array_foreach(keys, i, v) {
-        struct key_name name;
-        st = key_name_from_json(v, &name, &e);
-        if (st == STATUS_OK) st = store_key_check(s, &name, &e);
-        if (st != STATUS_OK) break;
-        const struct key *k = store_key_find(s, &name);
-        append(&items, k != NULL ? key_json(k, w) : json_null());
-        if (items == NULL) break;
-    }
-    if (st != STATUS_OK) json_decref(items);
-    if (refused(r, st, &e)) return;
-    answer_json(r, json_pack("{s:o}", "items", items));
-}
-
-/* At most, about: a control character of a name takes six. */
-static size_t key_json_size(const struct key *k)
-{
-    size_t size = 290 + k->shape.ndim * 21;
-
-    for (size_t i = 0; i < k->name.text.size; i++) size += ((const unsigned char *)k->name.text.at)[i] < 0x20 ? 6 : 2;
-    return size;
-}
-
-/* A page ends early so that its document is not refused as too large. */
-enum { LIST_TEXT = JSON_SIZE_MAX * 2 - (64 << 10) };
-
-void method_List(struct request *r, json_t *in)
-{
-    json_t *after = json_object_get(in, "after"), *items;
-    struct key_name pivot = {.is_text = false};
-    struct bytes prefix;
-    struct store *s;
-    struct error e;
-    uint32_t limit = 0;
-    struct order_page page;
-
-    enum status st = only(in, ONLY("store", "prefix", "after", "limit"), &e);
-    if (st == STATUS_OK && is_unset_default(r, in)) {
-        answer_json(r, json_pack("{s:[],s:n,s:i}", "items", "next", "total", 0));
-        return;
-    }
-    if (st == STATUS_OK) st = get_store(r, in, &s, &e);
-    if (st == STATUS_OK) st = get_text(in, "prefix", false, &prefix, &e);
-    if (st == STATUS_OK) st = get_count(in, "limit", 1000, 5000, &limit, &e);
-    if (st == STATUS_OK && after != NULL) st = key_name_from_json(after, &pivot, &e);
-    if (st == STATUS_OK) st = order_find(s, prefix, after != NULL ? &pivot : NULL, &page, &e);
-    if (refused(r, st, &e)) return;
-    struct worker *w = worker_or_null(r, s);
-    items = json_array();
-    size_t told = 0;
-    for (size_t text = 0; told < page.count && told < limit && text < LIST_TEXT; told++) {
-        append(&items, key_json(page.keys[told], w));
-        text += key_json_size(page.keys[told]);
-    }
-    json_t *next = page.count > told ? key_name_json(&page.keys[told - 1]->name) : json_null();
-    answer_json(r, json_pack("{s:o,s:o,s:I}", "items", items, "next", next, "total", (json_int_t)page.total));
-}
-
-/* Is it still the one that the caller has seen? */
-static enum status check_seen(const struct key *k, json_t *in, struct error *e)
-{
-    json_t *id = json_object_get(in, "id"), *version = json_object_get(in, "version");
-    char name[KEY_PRINT_SIZE];
-
-    if ((id == NULL || json_integer_value(id) == (json_int_t)k->id) &&
-        (version == NULL || json_integer_value(version) == (json_int_t)key_version(k)))
-        return STATUS_OK;
-    return error_set(e, REASON_ETAG_MISMATCH, "%s has id %llu and version %llu by now", key_name_print(&k->name, name),
-                     (unsigned long long)k->id, (unsigned long long)key_version(k));
-}
-
-static enum status delete_all(struct store *s, json_t *in, bool force, bool really, struct error *e)
-{
-    enum status st = STATUS_OK;
-    json_t *v;
-    size_t i;
-
-    json_array_foreach(json_object_get(in, "keys"), i, v) {
-        struct key_name name;
-        struct key *k = NULL;
-        st = key_name_from_json(v, &name, e);
-        if (st == STATUS_OK) k = store_key_find(s, &name);
-        if (st == STATUS_OK && k == NULL) st = store_no_key(s, &name, e);
-        if (st == STATUS_OK) st = check_seen(k, in, e);
-        if (st == STATUS_OK && !force) st = round_none_open(k, e);
-        if (st == STATUS_OK && really) st = store_key_delete(s, k, force, e);
-        if (st != STATUS_OK) break;
-    }
-    return st;
-}
-
-void method_Delete(struct request *r, json_t *in)
-{
-    json_t *keys = json_object_get(in, "keys");
-    bool force, dry_run = false;
-    struct store *s;
-    struct error e;
-
-    enum status st = only(in, ONLY("store", "keys", "force", "id", "version", "dry_run"), &e);
-    if (st == STATUS_OK) st = get_store(r, in, &s, &e);
-    if (st == STATUS_OK && !json_is_array(keys)) st = error_set(&e, REASON_BAD_ARGUMENT, "/keys: a list of keys");
-    if (st == STATUS_OK) st = get_flag(in, "force", &force, &e);
-    if (st == STATUS_OK) st = get_flag(in, "dry_run", &dry_run, &e);
-    /* First all are looked at, so that a fault in one leaves all as they are. A key named twice fails the second time
-     * only in the second pass, when it is gone: that is what was asked for. */
-    if (st == STATUS_OK) st = delete_all(s, in, force, false, &e);
-    if (refused(r, st, &e)) return;
-    if (!dry_run && delete_all(s, in, force, true, &e) != STATUS_OK) log_debug("server", "%s", e.text);
-    answer_json(r, json_pack("{s:I}", "deleted", dry_run ? (json_int_t)0 : (json_int_t)json_array_size(keys)));
 }
 
 /* ---- updater ---------------------------------------------------------------------------------------------------- */
@@ -725,18 +569,116 @@ static enum status read_updater(const json_t *document, struct updater **out, st
     return st;
 }
 
-/* would_be: the document of a dry run, NULL when the swap has been done. */
-static json_t *swapped_json(struct store *s, struct updater *u, enum updater_states how, bool changed,
-                            uint64_t version, json_t *would_be)
+/* SetUpdater, or a question after what it would do, in pieces: all keys are looked at; what is asked for is done; or a
+ * report is made, of looks at the keys again. */
+struct swapping {
+    struct job job;
+    struct request *request;
+    json_t *in;                      /* held */
+    json_t *would_be;                /* the document, lent by `in`; NULL: the swap is to be done */
+    bool tells_updater;              /* how the updater reads with every number is told, too */
+    struct bytes etag;               /* size 0: none was given */
+    struct store_swap swap;
+    struct swap_report *report;      /* owned; NULL: not begun */
+};
+
+static void swapping_free(struct swapping *x)
 {
-    json_t *j = json_pack("{s:b,s:I}", "changed", changed, "effective_from_version", (json_int_t)version);
-    json_t *program = would_be != NULL ? document_report(would_be) : NULL;
+    swap_report_free(x->report);
+    swap_end(&x->swap);
+    json_decref(x->in);
+    request_free(x->request);
+    mem_free(x);
+}
+
+static void swapping_answer(struct swapping *x, bool changed)
+{
+    struct store *s = x->swap.store;
+    json_t *j = json_pack("{s:b,s:I}", "changed", changed, "effective_from_version", (json_int_t)x->swap.version);
+    json_t *program = x->would_be != NULL ? document_report(x->would_be) : NULL;
 
     if (changed) set(&j, "first_versions", swap_first_versions(s));
     if (program != NULL) set(&j, "program", program);
-    if (would_be == NULL) return j;
-    set(&j, "report", swap_report(s, u, how));
-    return j;
+    if (x->report != NULL) set(&j, "report", swap_report_json(x->report, s));
+    if (x->tells_updater) set(&j, "updater", json_loads(updater_text(x->swap.updater), 0, NULL));
+    answer_json(x->request, j);
+    swapping_free(x);
+}
+
+static bool swapping_refused(struct swapping *x, enum status st, const struct error *e)
+{
+    if (st == STATUS_OK) return false;
+    answer_error(x->request, e);
+    swapping_free(x);
+    return true;
+}
+
+static enum status check_etag(const struct store *s, struct bytes etag, struct error *e)
+{
+    char present[ETAG_SIZE];
+
+    if (etag.size == 0 || bytes_equal(etag, bytes_text(updater_etag(s, present)))) return STATUS_OK;
+    return error_set(e, REASON_ETAG_MISMATCH, "the updater of store '%s' is another by now: its etag is %s", s->name,
+                     present);
+}
+
+/* false: the turn has no time for the rest of it. */
+static bool make_report(struct swapping *x, enum status *st, struct error *e)
+{
+    struct store_swap *w = &x->swap;
+
+    if (x->report == NULL) {
+        updater_follow(w->updater, w->store->updater, w->how);
+        x->report = swap_report_new(w->store, w->updater, w->how);
+        if (x->report == NULL) *st = error_retry(e, REASON_NO_MEMORY, RETRY_MS, "no memory for a report");
+    }
+    return *st != STATUS_OK || swap_report_look(x->report, w->store);
+}
+
+static bool swapping_piece(struct job *j)
+{
+    struct swapping *x = CONTAINER_OF(j, struct swapping, job);
+    struct store_swap *w = &x->swap;
+    enum status st = STATUS_OK;
+    struct error e;
+
+    if (!swap_look(w)) return false;
+    if (swapping_refused(x, w->why.reason != REASON_NONE ? w->why.status : STATUS_OK, &w->why)) return true;
+    if (x->would_be != NULL && !make_report(x, &st, &e)) return false;
+    if (st == STATUS_OK) st = check_etag(w->store, x->etag, &e); /* as it is at the moment of the swap */
+    if (swapping_refused(x, st, &e)) return true;
+    bool changed = swap_changes(w);
+    if (changed) st = swap_check_room(w, &e);
+    if (swapping_refused(x, st, &e)) return true;
+    if (changed && x->would_be == NULL) {
+        swap_commit(w);
+        log_info("server", "store '%s': updater %s", w->store->name, updater_text(w->updater));
+    }
+    swapping_answer(x, changed);
+    return true;
+}
+
+/* u: held by the caller. */
+static void swapping_begin(struct request *r, json_t *in, struct store *s, struct updater *u, enum updater_states how,
+                           struct bytes etag, json_t *would_be)
+{
+    struct swapping *x = mem_zero(sizeof *x);
+    struct error e;
+
+    if (x != NULL) x->request = request_keep(r);
+    if (x == NULL || x->request == NULL) {
+        mem_free(x);
+        error_retry(&e, REASON_NO_MEMORY, RETRY_MS, "no memory for a swap");
+        answer_error(r, &e);
+        return;
+    }
+    x->job.run = swapping_piece;
+    x->in = json_incref(in);
+    x->would_be = would_be;
+    x->tells_updater = r->header.method == WIRE_UpdaterCheck;
+    x->etag = etag;
+    swap_begin(&x->swap, s, u, how);
+    request_begin(x->request, &x->job);
 }
 
 void method_SetUpdater(struct request *r, json_t *in)
@@ -744,10 +686,8 @@ void method_SetUpdater(struct request *r, json_t *in)
     enum updater_states how;
     json_t *document = json_object_get(in, "updater");
     struct updater *u = NULL;
-    char present[ETAG_SIZE];
-    bool changed = false, dry_run;
+    bool dry_run;
     struct bytes etag;
-    uint64_t version = 0;
     struct store *s;
     struct error e;
 
@@ -756,14 +696,9 @@ void method_SetUpdater(struct request *r, json_t *in)
     if (st == STATUS_OK) st = get_text(in, "etag", false, &etag, &e);
     if (st == STATUS_OK) st = get_flag(in, "dry_run", &dry_run, &e);
     if (st == STATUS_OK) st = get_states(in, &how, &e);
-    if (st == STATUS_OK && etag.size > 0 && !bytes_equal(etag, bytes_text(updater_etag(s, present))))
-        st = error_set(&e, REASON_ETAG_MISMATCH, "the updater of store '%s' is another by now: its etag is %s", s->name,
-                       present);
+    if (st == STATUS_OK) st = check_etag(s, etag, &e);
     if (st == STATUS_OK) st = read_updater(document, &u, &e);
-    if (st == STATUS_OK && dry_run) st = store_check_updater(s, u, how, &changed, &version, &e);
-    else if (st == STATUS_OK) st = store_set_updater(s, u, how, &changed, &version, &e);
-    if (st == STATUS_OK && changed && !dry_run) log_info("server", "store '%s': updater %s", s->name, updater_text(u));
-    if (!refused(r, st, &e)) answer_json(r, swapped_json(s, u, how, changed, version, dry_run ? document : NULL));
+    if (!refused(r, st, &e)) swapping_begin(r, in, s, u, how, etag, dry_run ? document : NULL);
     updater_drop(u);
 }
 
@@ -791,17 +726,18 @@ static void check_document(struct request *r, json_t *in)
     enum updater_states how;
     struct updater *u = NULL;
     struct store *s = NULL;
-    uint64_t version = 0;
-    bool changed = false;
     struct error e;
 
     enum status st = only(in, ONLY("updater", "store", "states"), &e);
     if (st == STATUS_OK && json_object_get(in, "store") != NULL) st = get_store(r, in, &s, &e);
     if (st == STATUS_OK) st = get_states(in, &how, &e);
     if (st == STATUS_OK) st = read_updater(document, &u, &e);
-    if (st == STATUS_OK && s != NULL) st = store_check_updater(s, u, how, &changed, &version, &e);
     if (refused(r, st, &e)) goto out;
-    j = s != NULL ? swapped_json(s, u, how, changed, version, document) : json_pack("{s:o*}", "program", document_report(document));
+    if (s != NULL) {
+        swapping_begin(r, in, s, u, how, (struct bytes){NULL, 0}, document);
+        goto out;
+    }
+    j = json_pack("{s:o*}", "program", document_report(document));
     set(&j, "updater", json_loads(updater_text(u), 0, NULL));
     answer_json(r, j);
 out:
@@ -855,8 +791,10 @@ static json_t *store_stats(const struct store *s)
     json_t *rounds = json_array(), *workers = json_array();
     uint64_t now = s->core->now_ms;
 
-    LIST_EACH(struct round, x, node, &s->rounds)
-        if (json_array_size(rounds) < ROUNDS_SHOWN) append(&rounds, round_json(x, now));
+    LIST_EACH(struct round, x, node, &s->rounds) {
+        if (json_array_size(rounds) >= ROUNDS_SHOWN) break;
+        append(&rounds, round_json(x, now));
+    }
     for (size_t i = 0; i < s->worker_count; i++)
         if (s->workers[i] != NULL) append(&workers, worker_json(s->workers[i], now));
     return json_pack("{s:s,s:I,s:b,s:I,s:I,s:I,s:o,s:o,s:b}", "store", s->name, "job", (json_int_t)s->job,
@@ -928,15 +866,6 @@ void method_Stats(struct request *r, json_t *in)
     answer_json(r, j);
 }
 
-static uint64_t bytes_of_keys(const struct store *s)
-{
-    uint64_t bytes = 0;
-
-    for (size_t i = 0; i < s->slot_count; i++)
-        if (s->by_slot[i] != NULL) bytes += s->by_slot[i]->shape.size;
-    return bytes;
-}
-
 void method_GetStore(struct request *r, json_t *in)
 {
     struct store *s = NULL;
@@ -949,7 +878,7 @@ void method_GetStore(struct request *r, json_t *in)
     if (refused(r, st, &e)) return;
     json_t *j = store_row(s);
     if (j != NULL && s != NULL) {
-        set(&j, "bytes", json_integer((json_int_t)bytes_of_keys(s)));
+        set(&j, "bytes", json_integer((json_int_t)s->bytes));
         set(&j, "job", json_integer((json_int_t)s->job));
         set(&j, "started", json_boolean(s->started));
         set(&j, "updater", json_loads(updater_text(store_updater(s)), 0, NULL));
@@ -1028,7 +957,6 @@ void method_Rounds(struct request *r, json_t *in)
 {
     struct store *s = NULL;
     struct error e;
-    size_t total = 0;
 
     enum status st = only(in, ONLY("store"), &e);
     bool unset = st == STATUS_OK && is_unset_default(r, in);
@@ -1037,10 +965,11 @@ void method_Rounds(struct request *r, json_t *in)
     json_t *items = json_array(), *barriers = s != NULL ? barriers_json(s) : json_array();
     if (s != NULL)
         LIST_EACH(struct round, x, node, &s->rounds) {
-            if (total++ >= ROUNDS_SHOWN) continue;
+            if (json_array_size(items) >= ROUNDS_SHOWN) break;
             json_t *j = round_json(x, s->core->now_ms);
             set(&j, "missing", missing_json(x));
             append(&items, j);
         }
-    answer_json(r, json_pack("{s:o,s:o,s:I}", "items", items, "barriers", barriers, "total", (json_int_t)total));
+    answer_json(r, json_pack("{s:o,s:o,s:I}", "items", items, "barriers", barriers, "total",
+                             (json_int_t)(s != NULL ? s->round_count : 0)));
 }

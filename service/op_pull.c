@@ -12,6 +12,9 @@ struct pull {
     uint32_t count;
     uint32_t pending;                        /* copies of the device, and the one who builds */
     bool to_mailbox;                         /* the bytes go there, not into the answer */
+    bool copies;                             /* nothing in the answer refers to a version */
+    struct job job;                          /* begins the entries from `begun` on */
+    uint32_t begun;
     struct box *box;                         /* held; NULL: the client has none */
     struct error failed;                     /* its reason is not NONE: the whole has failed */
     struct pulled {
@@ -57,7 +60,8 @@ static uint64_t wanted_size(const struct pulled *x)
 static void put_bytes(const struct pull *p, struct version *v, struct answer *a, struct wire_pull_result *f)
 {
     if (f->size > room(a, p->count)) f->size = room(a, p->count);
-    if (f->size <= SMALL_VALUE_SIZE) answer_copy(a, (const uint8_t *)v->host + f->offset, f->size);
+    core_spend(p->store->core, f->size / WORK_BYTES);
+    if (p->copies || f->size <= SMALL_VALUE_SIZE) answer_copy(a, (const uint8_t *)v->host + f->offset, f->size);
     else answer_refer(a, v, f->offset, f->size);
 }
 
@@ -235,35 +239,49 @@ static enum status pull_read(struct request *r, const struct incoming *in, struc
     return STATUS_OK;
 }
 
-/* Where the CPU reaches every version: entry by entry from the values into the answer, in one pass that keeps nothing.
- * False: nothing has happened. */
-static bool pull_now(struct request *r, const struct incoming *in)
-{
-    struct reader fixed = reader_of(in->fixed), desc = reader_of(in->desc);
-    struct answer a = {0};
-    struct wire_pull f;
-    struct pull p = {.request = r};
-    struct error e;
-    uint32_t i;
+/* Where the CPU reaches every version: entry by entry from the values into the answer, which keeps nothing else. What takes
+ * several turns copies all values: a version that the answer referred to might lose its memory between two of them. */
+struct pulling {
+    struct frame_job frame;
+    struct answer answer;
+    struct reader desc;
+    uint32_t store, count, next;
+};
 
-    if (in->header.flags & WIRE_FLAG_MAILBOX) return false;
-    if (!wire_get_pull(&fixed, &f) || data_check_count(f.count, in->desc, wire_pull_entry_size, &e) != STATUS_OK ||
-        data_find_store(r->server, f.store, &p.store, &e) != STATUS_OK)
-        return false;
-    p.count = f.count;
-    if (session_worker(r->session, p.store, &p.worker, NULL) != STATUS_OK) p.worker = NULL;
-    for (i = 0; i < p.count; i++) {
-        struct pulled x = {.pull = &p};
-        data_look_ahead(p.store, &desc, wire_pull_entry_size);
-        if (!wire_get_pull_entry(&desc, &x.entry)) break;
-        if (pull_look(&p, &x, &e) != STATUS_OK) x.error = &e;
-        if (x.version != NULL && x.version->host == NULL) {
-            answer_fini(&a);
-            return false;
-        }
-        if (!pull_put(&p, i, &x, &a)) break;
+static struct pulling *pulling_of(struct frame_job *f) { return CONTAINER_OF(f, struct pulling, frame); }
+
+static void pulling_drop(struct frame_job *f) { answer_fini(&pulling_of(f)->answer); }
+
+static void pull_slowly(struct request *r, const struct incoming *in);
+
+static bool pull_piece(struct frame_job *f)
+{
+    struct pulling *g = pulling_of(f);
+    struct pull p = {.request = &f->request, .count = g->count, .copies = g->count > TURN_WORK};
+    struct error e;
+    uint32_t from = g->next;
+
+    if (data_find_store(f->request.server, g->store, &p.store, &e) != STATUS_OK) {
+        answer_fini(&g->answer);
+        answer_error(&f->request, &e);
+        return true;
     }
-    pull_send(&p, i, &a);
+    if (session_worker(f->request.session, p.store, &p.worker, NULL) != STATUS_OK) p.worker = NULL;
+    for (; g->next < p.count; g->next++) {
+        struct pulled x = {.pull = &p};
+        if (p.copies && g->next > from && frame_is_spent(f)) return false;
+        data_look_ahead(p.store, &g->desc, wire_pull_entry_size);
+        if (!wire_get_pull_entry(&g->desc, &x.entry)) break;
+        if (pull_look(&p, &x, &e) != STATUS_OK) x.error = &e;
+        if (x.version != NULL && x.version->host == NULL) { /* the device's own: all from the start */
+            answer_fini(&g->answer);
+            pull_slowly(&f->request, &f->in);
+            return true;
+        }
+        if (!pull_put(&p, g->next, &x, &g->answer)) break;
+        core_spend(p.store->core, 1);
+    }
+    pull_send(&p, g->next, &g->answer);
     return true;
 }
 
@@ -308,20 +326,49 @@ static enum status pull_begin(struct pull *p, struct pulled *x, struct error *e)
     return STATUS_OK;
 }
 
-void method_Pull(struct request *r, const struct incoming *in)
+static bool pull_begin_some(struct job *j)
+{
+    struct pull *p = CONTAINER_OF(j, struct pull, job);
+    struct core *c = &p->request->server->core;
+    struct error e;
+
+    for (; p->begun < p->count; p->begun++) {
+        struct pulled *x = &p->entries[p->begun];
+        if (core_is_spent(c) && p->begun > 0) return false;
+        if (pull_begin(p, x, &e) != STATUS_OK) pull_fault(x, &e);
+        core_spend(c, 1);
+    }
+    pull_pass(p);
+    return true;
+}
+
+static void pull_slowly(struct request *r, const struct incoming *in)
 {
     struct pull *p = NULL;
     struct error e;
 
-    if (pull_now(r, in)) return;
     if (pull_read(r, in, &p, &e) != STATUS_OK) {
         answer_error(r, &e);
         return;
     }
     p->pending = 1;
-    for (uint32_t i = 0; i < p->count; i++) {
-        struct pulled *x = &p->entries[i];
-        if (pull_begin(p, x, &e) != STATUS_OK) pull_fault(x, &e);
+    p->job.run = pull_begin_some;
+    request_begin(p->request, &p->job);
+}
+
+void method_Pull(struct request *r, const struct incoming *in)
+{
+    struct reader fixed = reader_of(in->fixed);
+    struct pulling g = {.frame = {.request = *r, .in = *in, .run = pull_piece, .drop = pulling_drop},
+                        .desc = reader_of(in->desc)};
+    struct wire_pull f;
+
+    if ((in->header.flags & WIRE_FLAG_MAILBOX) || !wire_get_pull(&fixed, &f) ||
+        data_check_count(f.count, in->desc, wire_pull_entry_size, NULL) != STATUS_OK) {
+        pull_slowly(r, in);
+        return;
     }
-    pull_pass(p);
+    g.store = f.store;
+    g.count = f.count;
+    frame_begin(&g.frame, sizeof g);
 }

@@ -108,22 +108,28 @@ void push_answer(const struct request *r, struct answer *a, struct landed done)
     answer_send(r, a);
 }
 
+static struct land *land_of(struct frame_job *f) { return CONTAINER_OF(f, struct land, frame); }
+
+static bool push_piece(struct frame_job *f)
+{
+    struct land *l = land_of(f);
+
+    if (!land_piece(l)) return false;
+    push_answer(&f->request, &l->answer, l->done);
+    return true;
+}
+
+/* What has landed counts; the client asks again for an answer, over another connection. */
+static void push_drop(struct frame_job *f) { answer_fini(&land_of(f)->answer); }
+
 void method_Push(struct request *r, const struct incoming *in)
 {
-    struct answer a = {0};
-    struct batch b;
+    struct land l = {.frame = {.request = *r, .in = *in, .run = push_piece, .drop = push_drop}};
     struct error e;
 
-    if (data_read(r->peer, in, &b, &e) != STATUS_OK) {
-        answer_error(r, &e);
-        return;
-    }
-    if (in->header.flags & WIRE_FLAG_MAILBOX) {
-        mailbox_push(r, in, &b);
-        return;
-    }
-    struct landed done = data_land(r, in, &b, NULL, &a);
-    push_answer(r, &a, done);
+    if (data_read(r->peer, in, &l.batch, &e) != STATUS_OK) answer_error(r, &e);
+    else if (in->header.flags & WIRE_FLAG_MAILBOX) mailbox_push(r, in, &l.batch);
+    else frame_begin(&l.frame, sizeof l);
 }
 
 /* ---- Set -------------------------------------------------------------------------------------------------------- */
@@ -244,16 +250,52 @@ bool set_answered_before(struct request *r)
     return true;
 }
 
+static void set_landed(struct set *set, struct answer *a)
+{
+    const struct request *r = set->request;
+    bool part = set->count == 0 && a->fault_count == 0;
+
+    if (a->fault_count > 0) { /* the first fault speaks for the call */
+        struct reader faults = reader_of(bytes_of(a->faults.at, a->faults.size));
+        struct wire_fault f;
+        set->failed = wire_get_fault(&faults, &f);
+        error_retry(&set->error, reason_from_wire(f.reason), f.retry_ms, "%.*s", (int)f.text_size,
+                    f.text_size > 0 ? (const char *)a->fault_text.at + f.text_offset : "");
+    }
+    if (part && r->header.sequence > 0) session_forget(r->session, r->header.sequence);
+    answer_fini(a);
+    set_end(set);
+}
+
+static bool set_piece(struct frame_job *f)
+{
+    struct land *l = land_of(f);
+
+    if (!land_piece(l)) return false;
+    set_landed(l->set, &l->answer);
+    return true;
+}
+
+/* A repeat is a new try. */
+static void set_drop(struct frame_job *f)
+{
+    struct set *set = land_of(f)->set;
+
+    set->failed = true;
+    error_retry(&set->error, REASON_CANCELLED, RETRY_MS, "the connection ended before all values were taken");
+    answer_fini(&land_of(f)->answer);
+    set_end(set);
+}
+
 void method_Set(struct request *r, const struct incoming *in)
 {
+    struct land l = {.frame = {.request = *r, .in = *in, .run = set_piece, .drop = set_drop}};
     struct set *set = NULL;
-    struct answer a = {0};
-    struct batch b;
     struct error e;
     enum status st;
 
     if (set_answered_before(r)) return;
-    st = data_read(r->peer, in, &b, &e);
+    st = data_read(r->peer, in, &l.batch, &e);
     if (st == STATUS_OK) {
         set = mem_zero(sizeof *set);
         if (set != NULL) set->request = request_keep(r);
@@ -265,16 +307,6 @@ void method_Set(struct request *r, const struct incoming *in)
         return;
     }
     set->pending = 1; /* this function's own, so that it is not answered before all entries are seen */
-    data_land(r, in, &b, set, &a);
-    bool part = set->count == 0 && a.fault_count == 0;
-    if (a.fault_count > 0) { /* the first fault speaks for the call */
-        struct reader faults = reader_of(bytes_of(a.faults.at, a.faults.size));
-        struct wire_fault f;
-        set->failed = wire_get_fault(&faults, &f);
-        error_retry(&set->error, reason_from_wire(f.reason), f.retry_ms, "%.*s", (int)f.text_size,
-                    f.text_size > 0 ? (const char *)a.fault_text.at + f.text_offset : "");
-    }
-    if (part && r->header.sequence > 0) session_forget(r->session, r->header.sequence);
-    answer_fini(&a);
-    set_end(set);
+    l.set = set;
+    frame_begin(&l.frame, sizeof l);
 }

@@ -233,6 +233,7 @@ static enum status get_read(struct request *r, const struct incoming *in, struct
     enum status s = read_fixed(r, in, wire_states_entry_size, store, &count, e);
 
     if (s != STATUS_OK) return s;
+    if (count > STATES_AT_ONCE) count = STATES_AT_ONCE; /* the rest is asked for again */
     g = mem_zero(sizeof *g + count * sizeof g->entries[0]);
     if (g == NULL) return error_set(e, REASON_NO_MEMORY, "no memory to read states");
     g->request = request_keep(r);
@@ -415,7 +416,8 @@ static enum status lay_out(const struct key *k, const struct updater *u, const s
                      key_name_print(&k->name, name), l->size, x->state.total);
 }
 
-/* One SetStates request: answered when all that it completes is in place. */
+/* One SetStates request: answered when all that it completes is in place. First all entries are looked at; when none is
+ * refused, and no check is all that was wanted, they count. */
 struct setting {
     struct request *request;
     struct store *store;
@@ -585,48 +587,104 @@ static enum status check_given(const struct setting *set, const struct given *x,
     return STATUS_OK;
 }
 
-/* First all entries are looked at; when none is refused, and no check is all that was wanted, they count. */
-static enum status each_state(struct setting *set, const struct incoming *in, uint32_t count, bool really,
-                              struct error *e)
-{
-    struct reader desc = reader_of(in->desc);
-    uint64_t at = 0, end = in->header.body_size;
-    bool checks = (in->header.flags & WIRE_FLAG_CHECK) != 0;
-    enum status s = STATUS_OK;
+/* A frame of SetStates in pieces. */
+struct states_frame {
+    struct frame_job frame;
+    struct setting *set;             /* owned by the states that it completes, and by this */
+    uint32_t store, count;
+    struct reader desc;              /* stands at entry `next` */
+    uint32_t next;
+    uint64_t at;                     /* of the body, used so far */
+    bool really;                     /* the second time */
+};
 
-    for (uint32_t i = 0; i < count && s == STATUS_OK; i++) {
-        struct given x;
-        s = read_given(&desc, &x, e);
-        if (s == STATUS_OK) s = check_given(set, &x, e);
-        if (s != STATUS_OK || checks) continue;
-        at = wire_aligned(at);
-        if (x.state.size > 0 && (at > end || x.state.size > end - at))
-            return error_set(e, REASON_MALFORMED, "entry %u lies beyond the body's end", i);
-        if (x.state.size > 0 && in->body == NULL)
-            return error_retry(e, REASON_MALFORMED, RETRY_MS, "the body was not taken");
-        if (really) s = land(set, &x, x.state.size > 0 ? (const uint8_t *)in->body + at : NULL, e);
-        at += x.state.size;
+static struct states_frame *states_of(struct frame_job *f) { return CONTAINER_OF(f, struct states_frame, frame); }
+
+static enum status next_state(struct states_frame *x, struct error *e)
+{
+    const struct incoming *in = &x->frame.in;
+    uint64_t end = in->header.body_size;
+    struct given given;
+    enum status s = read_given(&x->desc, &given, e);
+
+    if (s == STATUS_OK) s = check_given(x->set, &given, e);
+    if (s != STATUS_OK || (in->header.flags & WIRE_FLAG_CHECK) != 0) return s;
+    x->at = wire_aligned(x->at);
+    if (given.state.size > 0 && (x->at > end || given.state.size > end - x->at))
+        return error_set(e, REASON_MALFORMED, "entry %u lies beyond the body's end", x->next);
+    if (given.state.size > 0 && in->body == NULL)
+        return error_retry(e, REASON_MALFORMED, RETRY_MS, "the body was not taken");
+    if (x->really) s = land(x->set, &given, given.state.size > 0 ? (const uint8_t *)in->body + x->at : NULL, e);
+    x->at += given.state.size;
+    return s;
+}
+
+/* Store and worker as they are by now. */
+static enum status find_setter(struct states_frame *x, struct error *e)
+{
+    struct setting *set = x->set;
+    const struct request *r = &x->frame.request;
+
+    set->store = store_at(&r->server->core, x->store);
+    set->worker = NULL;
+    if (set->store == NULL)
+        return error_set(e, REASON_NO_STORE, "there is no store with id %u; it may have been deleted", x->store);
+    enum status s = session_worker(r->session, set->store, &set->worker, e);
+    return s == STATUS_OK || e->reason == REASON_NOT_JOINED ? STATUS_OK : s;
+}
+
+/* *more: the turn has no time for the rest. */
+static enum status each_state(struct states_frame *x, bool *more, struct error *e)
+{
+    enum status s = find_setter(x, e);
+
+    for (uint32_t from = x->next; x->next < x->count && s == STATUS_OK; x->next++) {
+        *more = frame_is_spent(&x->frame) && x->next > from;
+        if (*more) break;
+        s = next_state(x, e);
+        core_spend(&x->frame.request.server->core, 1 + updater_overrides(store_updater(x->set->store)) / 4);
     }
     return s;
 }
 
-static enum status set_begin(struct request *r, const struct incoming *in, struct setting *set, uint32_t *count,
-                             struct error *e)
+static bool states_piece(struct frame_job *f)
 {
-    enum status s = read_fixed(r, in, wire_state_size, &set->store, count, e);
+    struct states_frame *x = states_of(f);
+    bool more = false;
+    struct error e;
+    enum status s = each_state(x, &more, &e);
 
-    if (s == STATUS_OK && r->server->draining)
-        s = error_set(e, REASON_DRAINING, "the daemon is shutting down; nothing new is taken");
-    if (s != STATUS_OK) return s;
-    s = session_worker(r->session, set->store, &set->worker, e);
-    return s == STATUS_OK || e->reason == REASON_NOT_JOINED ? STATUS_OK : s;
+    if (more) return false;
+    if (s == STATUS_OK && !x->really && (f->in.header.flags & WIRE_FLAG_CHECK) == 0) {
+        x->really = true;
+        x->desc = reader_of(f->in.desc);
+        x->next = 0;
+        x->at = 0;
+        s = each_state(x, &more, &e);
+        if (more) return false;
+    }
+    if (s != STATUS_OK) set_failed(x->set, &e);
+    set_pass(x->set);
+    return true;
+}
+
+/* A repeat is a new try. */
+static void states_drop(struct frame_job *f)
+{
+    struct error e;
+
+    error_retry(&e, REASON_CANCELLED, RETRY_MS, "the connection ended before all states were taken");
+    set_failed(states_of(f)->set, &e);
+    set_pass(states_of(f)->set);
 }
 
 void method_SetStates(struct request *r, const struct incoming *in)
 {
+    struct states_frame x = {.frame = {.request = *r, .in = *in, .run = states_piece, .drop = states_drop},
+                             .desc = reader_of(in->desc)};
     struct setting *set;
+    struct store *store = NULL;
     struct error e;
-    uint32_t count = 0;
     enum status s;
 
     if (set_answered_before(r)) return;
@@ -639,9 +697,15 @@ void method_SetStates(struct request *r, const struct incoming *in)
         return;
     }
     set->pending = 1; /* this function's own, so that it is not answered before all entries are seen */
-    s = set_begin(r, in, set, &count, &e);
-    if (s == STATUS_OK) s = each_state(set, in, count, false, &e);
-    if (s == STATUS_OK && (r->header.flags & WIRE_FLAG_CHECK) == 0) s = each_state(set, in, count, true, &e);
-    if (s != STATUS_OK) set_failed(set, &e);
-    set_pass(set);
+    s = read_fixed(r, in, wire_state_size, &store, &x.count, &e);
+    if (s == STATUS_OK && r->server->draining)
+        s = error_set(&e, REASON_DRAINING, "the daemon is shutting down; nothing new is taken");
+    if (s != STATUS_OK) {
+        set_failed(set, &e);
+        set_pass(set);
+        return;
+    }
+    x.set = set;
+    x.store = store->id;
+    frame_begin(&x.frame, sizeof x);
 }

@@ -98,62 +98,106 @@ void wait_answer(struct wait *w)
     wait_free(w);
 }
 
-static enum status wait_read(struct request *r, const struct incoming *in, struct wait **out, struct error *e)
-{
-    struct reader fixed = reader_of(in->fixed), desc = reader_of(in->desc);
-    struct wait_request *owner = NULL;
-    struct wait *w = NULL;
-    struct wire_wait f;
-    enum status st = wire_get_wait(&fixed, &f) ? STATUS_OK : error_set(e, REASON_MALFORMED, "fixed fields of Wait");
+/* A Wait in hand: each of its conditions is read and looked at in one go, as a key may go between two pieces. */
+struct waiting {
+    struct frame_job frame;
+    struct wait *wait;               /* owned; its names lie in the frame as yet */
+    struct reader desc;
+    uint32_t next;
+};
 
-    if (st == STATUS_OK) st = data_check_count(f.count, in->desc, wire_wait_entry_size, e);
-    if (st == STATUS_OK && (r->session->waits >= WAITS_MAX || r->session->share->conditions + f.count > CONDITIONS_MAX))
+static struct waiting *waiting_of(struct frame_job *f) { return CONTAINER_OF(f, struct waiting, frame); }
+
+static void waiting_drop(struct frame_job *f)
+{
+    struct waiting *x = waiting_of(f);
+    struct session *s = f->request.session;
+
+    s->waits--;
+    s->share->conditions -= x->wait->count;
+    wait_free(x->wait);
+}
+
+static enum status wait_check(const struct request *r, const struct incoming *in, struct wire_wait *f, struct error *e)
+{
+    struct reader fixed = reader_of(in->fixed);
+    enum status st = wire_get_wait(&fixed, f) ? STATUS_OK : error_set(e, REASON_MALFORMED, "fixed fields of Wait");
+
+    if (st == STATUS_OK) st = data_check_count(f->count, in->desc, wire_wait_entry_size, e);
+    if (st == STATUS_OK && (r->session->waits >= WAITS_MAX || r->session->share->conditions + f->count > CONDITIONS_MAX))
         st = error_retry(e, REASON_LIMIT, RETRY_MS, "%u Waits of this client with %u conditions hang already",
                          r->session->waits, r->session->share->conditions);
-    if (st != STATUS_OK) return st;
-    w = wait_new(&r->server->core, f.count);
-    owner = mem_zero(sizeof *owner);
-    if (w == NULL || owner == NULL) {
-        st = error_set(e, REASON_NO_MEMORY, "no memory for a wait");
-        goto out;
-    }
-    for (uint32_t i = 0; i < w->count; i++) {
-        struct condition *c = &w->conditions[i];
-        if (read_condition(r, &desc, c, e) == STATUS_OK) continue;
-        if (desc.failed || e->reason == REASON_MALFORMED) {
-            st = e->status;
-            goto out;
-        }
+    return st;
+}
+
+static enum status look_next(struct waiting *x, struct error *e)
+{
+    struct condition *c = &x->wait->conditions[x->next];
+
+    if (read_condition(&x->frame.request, &x->desc, c, e) != STATUS_OK) {
+        if (x->desc.failed || e->reason == REASON_MALFORMED) return e->status;
         c->state = WAIT_FAILED;
         c->reason = e->reason;
         c->text = mem_text(e->text, strlen(e->text));
     }
-    owner->request = request_keep(r);
-    if (owner->request == NULL || !keep_names(w, in->desc, &owner->names)) {
+    wait_look(x->wait, c);
+    return STATUS_OK;
+}
+
+/* All conditions hang, or are decided: the wait is the core's. */
+static enum status wait_hand_over(struct waiting *x, struct error *e)
+{
+    struct wait_request *owner = mem_zero(sizeof *owner);
+
+    if (owner == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a wait");
+    owner->request = request_keep(&x->frame.request);
+    if (owner->request == NULL || !keep_names(x->wait, x->frame.in.desc, &owner->names)) {
         request_free(owner->request);
-        st = error_set(e, REASON_NO_MEMORY, "no memory for a wait");
-        goto out;
+        mem_free(owner);
+        return error_set(e, REASON_NO_MEMORY, "no memory for a wait");
     }
-    r->session->waits++;
-    r->session->share->conditions += w->count;
-    w->owner = owner;
-    w->answer = wait_answer;
-    w->want = f.want == 0 ? 1 : f.want < f.count ? f.want : f.count;
-    w->deadline_ms = r->server->core.now_ms + (f.time_ms < WAIT_MAX_MS ? f.time_ms : WAIT_MAX_MS);
-    *out = w;
-    w = NULL; /* the core's now */
-    owner = NULL;
-out:
-    wait_free(w);
-    mem_free(owner);
-    return st;
+    x->wait->owner = owner;
+    x->wait->answer = wait_answer;
+    wait_begin(x->wait);
+    return STATUS_OK;
+}
+
+static bool wait_piece(struct frame_job *f)
+{
+    struct waiting *x = waiting_of(f);
+    enum status st = STATUS_OK;
+    struct error e;
+
+    for (uint32_t from = x->next; st == STATUS_OK && x->next < x->wait->count; x->next++) {
+        if (frame_is_spent(f) && x->next > from) return false;
+        st = look_next(x, &e);
+    }
+    if (st == STATUS_OK) st = wait_hand_over(x, &e);
+    if (st == STATUS_OK) return true;
+    waiting_drop(f);
+    answer_error(&f->request, &e);
+    return true;
 }
 
 void method_Wait(struct request *r, const struct incoming *in)
 {
-    struct wait *w = NULL;
+    struct waiting x = {.frame = {.request = *r, .in = *in, .run = wait_piece, .drop = waiting_drop},
+                        .desc = reader_of(in->desc)};
+    struct wire_wait f;
     struct error e;
+    enum status st = wait_check(r, in, &f, &e);
 
-    if (wait_read(r, in, &w, &e) != STATUS_OK) answer_error(r, &e);
-    else wait_begin(w);
+    if (st == STATUS_OK) {
+        x.wait = wait_new(&r->server->core, f.count);
+        if (x.wait == NULL) st = error_set(&e, REASON_NO_MEMORY, "no memory for a wait");
+    }
+    if (st != STATUS_OK) {
+        answer_error(r, &e);
+        return;
+    }
+    r->session->waits++;
+    r->session->share->conditions += f.count;
+    x.wait->want = f.want == 0 ? 1 : f.want < f.count ? f.want : f.count;
+    x.wait->deadline_ms = r->server->core.now_ms + (f.time_ms < WAIT_MAX_MS ? f.time_ms : WAIT_MAX_MS);
+    frame_begin(&x.frame, sizeof x);
 }

@@ -1,5 +1,6 @@
-/* The keys of a store in the order of their names, for lists in pages. Sorted when first asked for and again after keys
- * have come or gone, so that a page costs a search, and a trainer who creates keys pays nothing.
+/* The keys of a store in the order of their names, for lists in pages: a B-tree whose nodes know how many keys are below
+ * them, so that a page and the count of a prefix cost a search, and a key that comes or goes as much. Nothing is ever
+ * sorted as a whole. A key takes about 12 bytes of it.
  *
  * Core thread only. */
 #ifndef SERVICE_ORDER_H
@@ -7,24 +8,28 @@
 
 #include "service/key.h"
 
-struct store;
+struct order_node;
 
-struct order {
-    struct key **keys;
-    size_t count;
-    bool sorted;                     /* false: keys have come or gone, and those in the list may be no more */
-};
-
-struct order_page {
-    struct key *const *keys;         /* those after `after`; lent until keys come or go */
-    size_t count;
-    size_t total;                    /* all that begin with the prefix */
+struct order {                       /* zeroed: empty */
+    struct order_node *root;         /* NULL: no keys */
+    unsigned depth;                  /* levels above the leaves */
 };
 
 void order_fini(struct order *o);
-static inline void order_spoil(struct order *o) { o->sorted = false; }
+size_t order_count(const struct order *o);
+/* The key's name is not there yet. NO_MEMORY leaves all as it was. */
+enum status order_add(struct order *o, struct key *k, struct error *e) MUST_CHECK;
+/* It is there. Needs no memory. */
+void order_remove(struct order *o, const struct key *k);
+
+struct order_page {
+    size_t first;                    /* the place of the first key behind `after`; see order_at */
+    size_t count;                    /* keys from there on that begin with the prefix */
+    size_t total;                    /* all that begin with it */
+};
 /* prefix: empty takes all, and a number has none. after: NULL, or a name that need not be there. */
-enum status order_find(struct store *s, struct bytes prefix, const struct key_name *after, struct order_page *out,
-                       struct error *e) MUST_CHECK;
+struct order_page order_find(const struct order *o, struct bytes prefix, const struct key_name *after);
+/* The key at a place, from 0; places change when keys come or go. */
+struct key *order_at(const struct order *o, size_t place);
 
 #endif

@@ -80,6 +80,7 @@ static void unlink_round(struct round *r)
     struct key *k = r->key;
 
     list_remove(&r->node);
+    k->store->round_count--;
     if (k->rounds[0] == r) {
         k->rounds[0] = k->rounds[1];
         k->rounds[1] = NULL;
@@ -259,7 +260,10 @@ static enum status round_open(struct key *k, uint64_t step, struct share *share,
     r->update = (struct update){.kind = UPDATE_ROUND, .key = k, .updater = updater_hold(store_updater(s))};
     k->rounds[place] = r;
     if (step > k->opened_step) k->opened_step = step;
+    if (step > s->opened_step) s->opened_step = step;
     list_append(&s->rounds, &r->node);
+    s->round_count++;
+    if (!list_empty(&s->swaps)) swaps_follow(k);
     *out = r;
     return STATUS_OK;
 }

@@ -21,6 +21,17 @@ static const struct method_row methods[WIRE_METHODS_END] = {
 #undef METHOD_ROW
 };
 
+/* Those that the turn has no time for are answered in the next one. */
+static void flush_decided(struct server *s)
+{
+    for (struct wait *w; (w = LIST_FIRST(struct wait, node, &s->core.decided)) != NULL;) {
+        list_remove(&w->node);
+        core_spend(&s->core, 2 + w->count / 8);
+        w->answer(w);
+        if (core_is_spent(&s->core)) return;
+    }
+}
+
 /* ---- life ------------------------------------------------------------------------------------------------------- */
 
 static void detach(void *ctx, const void *owner)
@@ -115,7 +126,25 @@ void server_give_token(struct server *s, char *token)
 
 void server_drain(struct server *s) { s->draining = true; }
 
+/* ---- turns ------------------------------------------------------------------------------------------------------ */
+
+void server_turn(struct server *s)
+{
+    core_turn(&s->core);
+    flush_decided(s);
+}
+
+bool server_is_spent(void *server) { return core_is_spent(&((struct server *)server)->core); }
+bool server_has_work(const struct server *s) { return core_has_work(&s->core) || !list_empty(&s->core.decided); }
+
+void server_tell_turn(struct server *s, uint64_t ns)
+{
+    if (ns > s->turn_ns_max) s->turn_ns_max = ns;
+}
+
 /* ---- connections ------------------------------------------------------------------------------------------------ */
+
+static void frame_drop(struct peer *p);
 
 static void discard(struct landing *l)
 {
@@ -150,6 +179,7 @@ void server_count_refused(struct server *s, enum reason why, uint64_t count) { s
 
 void server_peer_gone(struct peer *p)
 {
+    frame_drop(p);
     landing_cancel(&p->placed.landing);
     LIST_EACH(struct request, r, node, &p->requests) {
         list_remove(&r->node);
@@ -168,6 +198,7 @@ struct request *request_keep(const struct request *r)
     if (kept == NULL) return NULL;
     *kept = *r;
     kept->node = (struct list_node){0};
+    kept->holds = false;
     if (kept->peer != NULL) list_append(&kept->peer->requests, &kept->node);
     if (kept->session != NULL) kept->session->requests++;
     return kept;
@@ -177,8 +208,17 @@ void request_free(struct request *r)
 {
     if (r == NULL) return;
     if (r->session != NULL) r->session->requests--;
+    if (r->holds && r->peer != NULL) r->peer->ops->hold(r->peer->link, false);
     list_remove(&r->node);
     mem_free(r);
+}
+
+void request_begin(struct request *kept, struct job *j)
+{
+    if (j->run(j)) return;
+    kept->holds = kept->peer != NULL && kept->peer->ops->hold != NULL;
+    if (kept->holds) kept->peer->ops->hold(kept->peer->link, true);
+    list_append(&kept->server->core.jobs, &j->node);
 }
 
 /* ---- frames ----------------------------------------------------------------------------------------------------- */
@@ -275,6 +315,62 @@ static bool answered_before(struct request *r)
     return true;
 }
 
+static bool frame_goes_on(struct job *j)
+{
+    struct frame_job *f = CONTAINER_OF(j, struct frame_job, job);
+    struct peer *p = f->request.peer;
+
+    if (!f->run(f)) return false;
+    p->frame = NULL;
+    forget_placed(p);
+    p->ops->hold(p->link, false);
+    mem_free(f);
+    return true;
+}
+
+static void frame_drop(struct peer *p)
+{
+    struct frame_job *f = p->frame;
+
+    if (f == NULL) return;
+    p->frame = NULL;
+    list_remove(&f->job.node);
+    f->drop(f);
+    mem_free(f);
+}
+
+static void frame_run_all(struct frame_job *f)
+{
+    struct core *c = &f->request.server->core;
+    uint64_t until = c->work_until;
+
+    c->work_until = UINT64_MAX;
+    while (!f->run(f)) continue;
+    c->work_until = until;
+}
+
+void frame_begin(struct frame_job *f, size_t size)
+{
+    struct peer *p = f->request.peer;
+    struct frame_job *copy;
+
+    if (p->ops->hold == NULL) {
+        frame_run_all(f);
+        return;
+    }
+    if (f->run(f)) return;
+    copy = mem_new(size);
+    if (copy == NULL) {
+        frame_run_all(f);
+        return;
+    }
+    memcpy(copy, f, size);
+    copy->job = (struct job){.run = frame_goes_on};
+    p->frame = copy;
+    p->ops->hold(p->link, true);
+    list_append(&p->server->core.jobs, &copy->job.node);
+}
+
 static void run_json(struct request *r, const struct incoming *in)
 {
     json_t *document = NULL;
@@ -286,13 +382,7 @@ static void run_json(struct request *r, const struct incoming *in)
     json_decref(document);
 }
 
-static void flush_decided(struct server *s)
-{
-    for (struct wait *w; (w = LIST_FIRST(struct wait, node, &s->core.decided)) != NULL;) {
-        list_remove(&w->node);
-        w->answer(w);
-    }
-}
+
 
 void server_frame(struct peer *p, const struct incoming *in)
 {
@@ -300,7 +390,9 @@ void server_frame(struct peer *p, const struct incoming *in)
     struct request r = {.server = s, .peer = p, .id = in->id, .header = in->header, .session = p->session};
     struct error e;
 
+    assert(p->frame == NULL);
     s->frames++;
+    core_spend(&s->core, 1 + in->header.body_size / WORK_BYTES);
     enum status st = check_request(p, in, &e);
     if (st == STATUS_OK) st = check_body(in, &e);
     if (st != STATUS_OK) {
@@ -311,7 +403,7 @@ void server_frame(struct peer *p, const struct incoming *in)
         if (methods[in->header.method].json != NULL) run_json(&r, in);
         else methods[in->header.method].data(&r, in);
     }
-    forget_placed(p);
+    if (p->frame == NULL) forget_placed(p);
     flush_decided(s);
 }
 
@@ -584,7 +676,7 @@ void server_poll(struct server *s)
     flush_decided(s);
 }
 
-bool server_busy(const struct server *s) { return s->core.task_count > 0; }
+bool server_busy(const struct server *s) { return s->core.task_count > 0 || server_has_work(s); }
 
 void server_settle(struct server *s)
 {

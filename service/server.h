@@ -42,6 +42,10 @@ struct peer_ops {
     void (*discard)(void *link);                             /* sp_discard */
     void (*hang_up)(void *link);                             /* ends it once the answer is out; NULL: it cannot */
     void (*bound)(void *link, size_t frame_max);             /* sp_set_soft_max; NULL: frames are whole when they come */
+    /* The request in hand goes on in later turns: its memory, and what follows it on the connection, wait until `on` is
+     * false again. NULL: a request that works on its frame is done when server_frame returns, however long it is, and
+     * others are not kept in order. */
+    void (*hold)(void *link, bool on);
 };
 
 enum status server_new(const struct server_config *c, uint64_t now_ms, struct server **out, struct error *e) MUST_CHECK;
@@ -64,8 +68,17 @@ void server_count_refused(struct server *s, enum reason why, uint64_t count);
 /* The head of a request is here: where does its body go? Called once a frame that has a body. */
 enum placement server_place(struct peer *p, const struct incoming *in, void **at);
 /* A request is whole (in->body is NULL when server_place said PLACE_DROP or discard was called). Always leads to
- * exactly one answer, at once or later. */
+ * exactly one answer, at once or later. Not for a connection that is held. */
 void server_frame(struct peer *p, const struct incoming *in);
+
+/* A turn of the daemon's loop begins: what earlier ones have left goes on (core_turn). Without turns nothing is bounded. */
+void server_turn(struct server *s);
+/* The turn's work is spent: what comes in has to wait for the next turn. For loop_bound and mailbox_bound. */
+bool server_is_spent(void *server);
+/* Something is left for the next turn, which therefore must not wait. */
+bool server_has_work(const struct server *s);
+/* The processor time of the longest turn so far, as the loop has measured it; for Stats. */
+void server_tell_turn(struct server *s, uint64_t ns);
 
 /* Time has come to now_ms; answers when the next deadline is (UINT64_MAX: none). */
 uint64_t server_tick(struct server *s, uint64_t now_ms);

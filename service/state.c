@@ -115,7 +115,7 @@ enum status state_fits(const struct key *k, const struct updater *u, struct erro
     struct updater_use use;
     enum status s = updater_fits(u, k->shape.dtype, e);
 
-    if (s != STATUS_OK) return s;
+    if (s != STATUS_OK || !(k->home & HOME_IN_PARTS)) return s;
     updater_use(u, &key, k->shape.dtype, &use);
     return check_whole(k, u, &use, e);
 }

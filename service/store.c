@@ -87,6 +87,7 @@ enum status store_new(struct core *c, struct bytes name, const struct store_opti
     options_fill(&s->options, &c->limits.standards);
     list_init(&s->rounds);
     list_init(&s->init_waiters);
+    list_init(&s->swaps);
     st = store_fill(s, name, e);
     if (st == STATUS_OK) st = map_put_u64(c->stores_by_id, s->id, s, e);
     if (st != STATUS_OK) goto out;
@@ -112,6 +113,8 @@ static void drop_stagings(struct worker *w)
 {
     for (struct staging *s; (s = LIST_FIRST(struct staging, of_worker, &w->stagings)) != NULL;) staging_free(s);
 }
+
+static void swaps_forget(struct store *s);
 
 static void forget_workers(struct store *s)
 {
@@ -139,6 +142,7 @@ void store_delete(struct store *s)
     map_remove_u64(c->stores_by_id, s->id);
     if (s->creator != NULL) s->creator->stores--;
     s->deleted = true;
+    swaps_forget(s);
     plane_free(s);
     for (size_t i = 0; i < s->slot_count; i++)
         if (s->by_slot[i] != NULL && store_key_delete(s, s->by_slot[i], true, NULL) != STATUS_OK) break;
@@ -164,6 +168,7 @@ void store_reset(struct store *s)
     for (size_t i = 0; i < s->slot_count; i++)
         if (s->by_slot[i] != NULL && store_key_delete(s, s->by_slot[i], true, NULL) != STATUS_OK) break;
     s->kind = KEYS_UNDECIDED;
+    s->opened_step = 0;
     updater_drop(s->updater);
     s->updater = NULL;
     s->num_update = 0;
@@ -233,16 +238,22 @@ enum status store_key_add(struct store *s, struct key *k, struct error *e)
 
     if (st != STATUS_OK) return st;
     st = put_name(s, k, e);
+    if (st != STATUS_OK) goto failed;
+    st = order_add(&s->order, k, e);
     if (st != STATUS_OK) {
-        s->free_slots[s->free_count++] = k->slot;
-        return st;
+        remove_name(s, k);
+        goto failed;
     }
     k->id = s->core->next_creation++ * KEYS_MAX | k->slot;
     s->by_slot[k->slot] = k;
-    order_spoil(&s->order);
+    s->bytes += k->shape.size;
     s->kind = k->name.is_text ? KEYS_STR : KEYS_INT;
+    if (!list_empty(&s->swaps)) swaps_follow(k);
     waits_check_init(&s->init_waiters, k);
     return STATUS_OK;
+failed:
+    s->free_slots[s->free_count++] = k->slot;
+    return st;
 }
 
 static void drop_stagings_of(struct key *k)
@@ -262,8 +273,9 @@ enum status store_key_delete(struct store *s, struct key *k, bool force, struct 
     plane_key_gone(s, k);
     k->deleted = true;
     remove_name(s, k);
+    order_remove(&s->order, k);
     s->by_slot[k->slot] = NULL;
-    order_spoil(&s->order);
+    s->bytes -= k->shape.size;
     s->free_slots[s->free_count++] = k->slot;
     while (k->rounds[0] != NULL) round_fail(k->rounds[0], &why);
     waits_fail(&k->waiters, &why);
@@ -771,13 +783,6 @@ out:
 
 /* ---- updater ---------------------------------------------------------------------------------------------------- */
 
-/* What the states of a store's keys need under an updater that it gets. */
-struct swap_needs {
-    uint64_t more, slack, floor;
-    size_t keys;                     /* whose state grows */
-    bool behind;                     /* one has not stepped since the swap before */
-};
-
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static void add_needs(const struct key *k, const struct updater *u, struct swap_needs *n)
@@ -827,53 +832,82 @@ static void keep_room(struct store *s, const struct updater *u, const struct swa
     }
 }
 
-static enum status check_updater(const struct store *s, const struct updater *u, enum updater_states how,
-                                 bool *changed, uint64_t *version, struct error *e)
+enum { KEYS_OF_A_UNIT = 8 };             /* looking at a key is cheap */
+
+void swap_begin(struct store_swap *x, struct store *s, struct updater *u, enum updater_states how)
 {
-    *version = 1;
-    *changed = s->updater == NULL || how == STATES_RESET || !updater_equal(s->updater, u);
-    for (size_t i = 0; i < s->slot_count; i++) {
-        const struct key *k = s->by_slot[i];
-        char name[KEY_PRINT_SIZE];
-        struct error why;
-        if (k == NULL) continue;
-        if (state_fits(k, u, &why) != STATUS_OK)
-            return error_set(e, REASON_UPDATER_UNFIT, "%s: %.300s", key_name_print(&k->name, name), why.text);
-        if (key_version_ahead(k) > *version) *version = key_version_ahead(k);
+    *x = (struct store_swap){.store = s, .updater = updater_hold(u), .how = how, .version = 1};
+    list_append(&s->swaps, &x->node);
+}
+
+static void swap_look_at(struct store_swap *x, const struct key *k)
+{
+    uint64_t version = key_version_ahead(k);
+    char name[KEY_PRINT_SIZE];
+    struct error why;
+
+    if (x->why.reason == REASON_NONE && state_fits(k, x->updater, &why) != STATUS_OK)
+        error_set(&x->why, REASON_UPDATER_UNFIT, "%s: %.300s", key_name_print(&k->name, name), why.text);
+    if (version > x->version) x->version = version;
+}
+
+bool swap_look(struct store_swap *x)
+{
+    for (; x->store != NULL && x->why.reason == REASON_NONE && x->at < x->store->slot_count; x->at++) {
+        const struct key *k = x->store->by_slot[x->at];
+        if (x->at % KEYS_OF_A_UNIT == 0) {
+            if (core_is_spent(x->store->core)) return false;
+            core_spend(x->store->core, 1);
+        }
+        if (k != NULL) swap_look_at(x, k);
     }
-    return STATUS_OK;
+    return true;
 }
 
-static enum status check_swap(struct store *s, struct updater *u, enum updater_states how, bool *changed,
-                              uint64_t *version, struct swap_needs *n, struct error *e)
+void swaps_follow(struct key *k)
 {
-    enum status st = check_updater(s, u, how, changed, version, e);
-
-    if (st != STATUS_OK) return st;
-    updater_follow(u, s->updater, how);
-    if (!*changed) return STATUS_OK;
-    return find_room(s, u, n, e);
+    if (k->deleted) return;
+    LIST_EACH(struct store_swap, x, node, &k->store->swaps) swap_look_at(x, k);
 }
 
-enum status store_check_updater(struct store *s, struct updater *u, enum updater_states how, bool *changed,
-                                uint64_t *version, struct error *e)
+bool swap_changes(const struct store_swap *x)
 {
-    struct swap_needs n;
+    const struct updater *present = x->store->updater;
 
-    return check_swap(s, u, how, changed, version, &n, e);
+    return present == NULL || x->how == STATES_RESET || !updater_equal(present, x->updater);
 }
 
-enum status store_set_updater(struct store *s, struct updater *u, enum updater_states how, bool *changed,
-                              uint64_t *version, struct error *e)
+enum status swap_check_room(struct store_swap *x, struct error *e)
 {
-    struct swap_needs n;
-    enum status st = check_swap(s, u, how, changed, version, &n, e);
+    updater_follow(x->updater, x->store->updater, x->how);
+    return find_room(x->store, x->updater, &x->needs, e);
+}
 
-    if (st != STATUS_OK || !*changed) return st;
-    keep_room(s, u, &n);
+void swap_commit(struct store_swap *x)
+{
+    struct store *s = x->store;
+
+    assert(x->at >= s->slot_count && x->why.reason == REASON_NONE && swap_changes(x));
+    updater_follow(x->updater, s->updater, x->how);
+    keep_room(s, x->updater, &x->needs);
     updater_drop(s->updater);
-    s->updater = updater_hold(u);
-    return STATUS_OK;
+    s->updater = updater_hold(x->updater);
+}
+
+void swap_end(struct store_swap *x)
+{
+    list_remove(&x->node);
+    updater_drop(x->updater);
+    x->updater = NULL;
+}
+
+static void swaps_forget(struct store *s)
+{
+    LIST_EACH(struct store_swap, x, node, &s->swaps) {
+        list_remove(&x->node);
+        x->store = NULL;
+        error_set(&x->why, REASON_NO_STORE, "store '%s' was deleted", s->name);
+    }
 }
 
 /* ---- barriers --------------------------------------------------------------------------------------------------- */

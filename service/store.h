@@ -36,9 +36,11 @@ struct store {
     uint32_t *free_slots;
     size_t free_count, free_capacity;
     struct order order;
+    uint64_t bytes;                  /* of the values of its keys */
 
     struct updater *updater;         /* held; NULL: none was set */
     struct updater *assign, *add;    /* held; what "none" means */
+    struct list swaps;               /* that look at the keys */
     uint64_t num_update;             /* the largest update counter that any of its keys had; see store_num_update */
     uint64_t slack;                  /* counted against memory_max: what a key needs beside what is kept for it while it
                                       * goes from one updater to the next; one key does at a time */
@@ -59,6 +61,8 @@ struct store {
     uint64_t silent_ms;              /* before this time none can be found dead */
 
     struct list rounds;              /* open, in the order of opening */
+    size_t round_count;              /* of them */
+    uint64_t opened_step;            /* highest step that a round of any of its keys ever had */
     uint32_t rounds_closing;         /* whose update is lined up; their bits still speak of workers */
     struct list init_waiters;        /* conditions */
     struct map *barriers;            /* by name */
@@ -125,18 +129,50 @@ bool store_push_now(struct key *k, struct worker *w, uint64_t step, const void *
 void small_push_free(struct core *c);
 /* A push is whole: records it. Takes the staging. */
 enum status store_push_record(struct staging *st, struct error *e) MUST_CHECK;
-/* Answers whether anything changed, and the version from which on every one that any key makes is under it; where a key
- * is behind, its own first one is lower (key_version_ahead). u, which no store has yet, is held on success. An updater
- * equal to the present one changes nothing, unless a reset is asked for. */
-enum status store_set_updater(struct store *s, struct updater *u, enum updater_states how, bool *changed,
-                              uint64_t *version, struct error *e) MUST_CHECK;
-/* What store_set_updater would answer; changes nothing but u, which follows the present one. LIMIT, with the sum, when the
- * states of the keys would come to more than --memory-max leaves. */
-enum status store_check_updater(struct store *s, struct updater *u, enum updater_states how,
-                                bool *changed, uint64_t *version, struct error *e) MUST_CHECK;
 struct updater *store_updater(const struct store *s);        /* never NULL: what the next push is under */
 /* What schedules go by. Where the state of a key was put back to an earlier one it is that of the keys that are there. */
 uint64_t store_num_update(struct store *s);
+
+/* ---- another updater ---- */
+
+/* What the states of a store's keys need under an updater that it gets. */
+struct swap_needs {
+    uint64_t more, slack, floor;
+    size_t keys;                     /* whose state grows */
+    bool behind;                     /* one has not stepped since the swap before */
+};
+
+/* A swap of the updater, or the question what one would do. All keys are looked at, in pieces; keys that come meanwhile
+ * are looked at as they come, and what keys do is followed. The swap itself is one assignment at the end: a key takes the
+ * new updater with its next step. So nobody sees half a swap, pushes go on all the time, and of two swaps that are under
+ * way the one that ends last counts. */
+struct store_swap {
+    struct list_node node;           /* store->swaps */
+    struct store *store;             /* NULL: it was deleted */
+    struct updater *updater;         /* held */
+    enum updater_states how;
+    size_t at;                       /* slots before it have been looked at */
+    uint64_t version;                /* from which on every one that any key makes is under the updater. Where a key is
+                                      * behind, its own first one is lower (key_version_ahead) */
+    struct error why;                /* its reason is not NONE: it cannot be, UPDATER_UNFIT or NO_STORE */
+    struct swap_needs needs;         /* as swap_check_room found them */
+};
+/* u, which no store has yet, is held until the end. */
+void swap_begin(struct store_swap *x, struct store *s, struct updater *u, enum updater_states how);
+/* Looks at more keys; false: the turn has no time for the rest. */
+bool swap_look(struct store_swap *x);
+/* Would it change anything by now? An updater equal to the present one does not, unless a reset is asked for. */
+bool swap_changes(const struct store_swap *x);
+/* Under --memory-max, whether the states of the keys have room under the new updater; looks at all keys in one go. LIMIT,
+ * with the sum. All keys have been looked at, and it changes something. */
+enum status swap_check_room(struct store_swap *x, struct error *e) MUST_CHECK;
+/* Does it. There is room, all keys have been looked at, it changes something, and `why` says nothing. */
+void swap_commit(struct store_swap *x);
+void swap_end(struct store_swap *x);
+/* A key of the store has come, or got an update or a round. */
+void swaps_follow(struct key *k);
+
+/* ---- barriers ---- */
 
 /* Arrives at a barrier. */
 enum status store_barrier(struct store *s, struct worker *w, struct bytes name, uint64_t *ticket,

@@ -12,10 +12,10 @@
  * is full of control characters. */
 enum { FIRST_VERSIONS_SIZE = 12 << 10, FIRST_VERSION_SIZE = 48, ESCAPE = 6 };
 /* Comparisons of names with patterns, and as much for a key's slots, that one report may cost the core: some 0.1 s. */
-enum { LOOKS_MAX = 1 << 20, LOOKS_OF_KEY = 8 };
+enum { LOOKS_MAX = 1 << 20, LOOKS_OF_KEY = 8, LOOKS_OF_A_UNIT = 128 };
 /* A key above it takes a whole-tensor rule, which runs over it several times, longer than a person expects of a step. */
 enum { WHOLE_LARGE = 256 << 20 };
-enum { NAMES_MAX = 64, WARNING_SIZE = 1024 };
+enum { NAMES_MAX = 64, TALLY_NAME_SIZE = PROGRAM_NAME_SIZE_MAX + 1, WARNING_SIZE = 1024 };
 
 /* Takes the item; without memory for it the list goes and is NULL, since one with a gap would be taken for the whole. */
 static void append(json_t **list, json_t *item)
@@ -51,35 +51,37 @@ json_t *swap_first_versions(const struct store *s)
 
 /* What becomes of the slots of one name. */
 struct tally {
-    const char *name;                /* of an updater that a key, or the caller, holds */
+    char name[TALLY_NAME_SIZE];      /* a copy: the updater that has it may go meanwhile */
     uint64_t kept, converted, anew, dropped;
 };
 
-struct look {
+struct swap_report {
     const struct updater *u;
     enum updater_states how;
+    size_t at;                       /* slots before it have been looked at */
     uint64_t keys, looked_at, now, then;
     uint64_t begin_anew;             /* keys whose count of updates does */
     uint64_t lost;                   /* of these, such as have something to lose that was not meant to go */
     uint64_t parted;                 /* others, of which a slot goes while another begins */
     uint64_t rounded;                /* f16 and bf16 keys without a master */
-    const struct key *large;         /* the largest under a rule that sees whole tensors */
+    struct key *large;               /* held; the largest under a rule that sees whole tensors; NULL: none */
     uint64_t *matched;               /* keys, by override */
     struct tally tallies[NAMES_MAX];
     unsigned tally_count;
 };
 
 /* Names beyond NAMES_MAX, which takes as many programs, share the last place. */
-static struct tally *tally_of(struct look *l, const char *name)
+static struct tally *tally_of(struct swap_report *l, const char *name)
 {
     for (unsigned i = 0; i < l->tally_count; i++)
         if (strcmp(l->tallies[i].name, name) == 0) return &l->tallies[i];
     if (l->tally_count == NAMES_MAX) return &l->tallies[NAMES_MAX - 1];
-    l->tallies[l->tally_count] = (struct tally){.name = l->tally_count < NAMES_MAX - 1 ? name : "others"};
-    return &l->tallies[l->tally_count++];
+    struct tally *t = &l->tallies[l->tally_count++];
+    snprintf(t->name, sizeof t->name, "%s", l->tally_count < NAMES_MAX ? name : "others");
+    return t;
 }
 
-static void look_at_slots(struct look *l, const struct key *k, bool stepped, const struct state_outlook *o)
+static void look_at_slots(struct swap_report *l, const struct key *k, bool stepped, const struct state_outlook *o)
 {
     const struct updater_use *old = &k->state.use;
     bool goes_on[STEP_SLOTS_MAX] = {false}, goes = false, begins = false;
@@ -99,7 +101,7 @@ static void look_at_slots(struct look *l, const struct key *k, bool stepped, con
     l->parted += stepped && o->goes_on && goes && begins;
 }
 
-static void look_at_master(struct look *l, const struct key *k, const struct state_outlook *o)
+static void look_at_master(struct swap_report *l, const struct key *k, const struct state_outlook *o)
 {
     bool is_there = state_at(&k->state, STATE_MASTER).size > 0;
 
@@ -110,11 +112,12 @@ static void look_at_master(struct look *l, const struct key *k, const struct sta
     else t->dropped++;
 }
 
-static void look_at_key(struct look *l, const struct key *k)
+static void look_at_key(struct swap_report *l, struct key *k)
 {
     bool stepped = k->state.updater != NULL && k->state.updates > k->state.begun;
     struct state_outlook o;
 
+    core_spend(k->core, 1 + (LOOKS_OF_KEY + updater_overrides(l->u)) / LOOKS_OF_A_UNIT);
     state_outlook(k, l->u, &o);
     l->now += o.size_now;
     l->then += o.size_then;
@@ -123,23 +126,49 @@ static void look_at_key(struct look *l, const struct key *k)
     l->rounded += dtype_is_half(k->shape.dtype) && !o.use.has_master && o.use.program == NULL &&
                   rule_reads_value(o.use.rule);
     if (o.use.program == NULL && rule_is_whole(o.use.rule) && k->shape.size >= WHOLE_LARGE &&
-        (l->large == NULL || k->shape.size > l->large->shape.size))
-        l->large = k;
+        (l->large == NULL || k->shape.size > l->large->shape.size)) {
+        key_drop(l->large);
+        l->large = key_hold(k);
+    }
     look_at_slots(l, k, stepped, &o);
     look_at_master(l, k, &o);
     for (size_t i = 0; i < updater_overrides(l->u); i++) l->matched[i] += use_overridden(&o.use, i);
 }
 
-static void look_at_keys(struct look *l, const struct store *s)
+struct swap_report *swap_report_new(const struct store *s, const struct updater *u, enum updater_states how)
+{
+    struct swap_report *l = mem_zero(sizeof *l);
+
+    if (l == NULL) return NULL;
+    l->u = u;
+    l->how = how;
+    l->keys = map_count(s->keys);
+    l->matched = mem_zero((updater_overrides(u) + 1) * sizeof *l->matched);
+    if (l->matched != NULL) return l;
+    mem_free(l);
+    return NULL;
+}
+
+void swap_report_free(struct swap_report *l)
+{
+    if (l == NULL) return;
+    key_drop(l->large);
+    mem_free(l->matched);
+    mem_free(l);
+}
+
+bool swap_report_look(struct swap_report *l, const struct store *s)
 {
     uint64_t most = LOOKS_MAX / (LOOKS_OF_KEY + updater_overrides(l->u));
+    size_t from = l->at;
 
-    l->keys = map_count(s->keys);
-    for (size_t i = 0; i < s->slot_count && l->looked_at < most; i++) {
-        if (s->by_slot[i] == NULL) continue;
-        look_at_key(l, s->by_slot[i]);
+    for (; l->at < s->slot_count && l->looked_at < most; l->at++) {
+        if (core_is_spent(s->core) && l->at > from) return false;
+        if (s->by_slot[l->at] == NULL) continue;
+        look_at_key(l, s->by_slot[l->at]);
         l->looked_at++;
     }
+    return true;
 }
 
 /* ---- telling ---------------------------------------------------------------------------------------------------- */
@@ -164,7 +193,7 @@ static void warn_of_schedule(json_t **list, struct store *s, const struct update
              s->num_update, rate);
 }
 
-static void warn_of_keys(json_t **list, const struct look *l, const struct store *s)
+static void warn_of_keys(json_t **list, const struct swap_report *l, const struct store *s)
 {
     char name[KEY_PRINT_SIZE];
 
@@ -185,7 +214,7 @@ static void warn_of_keys(json_t **list, const struct look *l, const struct store
     if (!list_empty(&s->rounds)) warn(list, "rounds that are open by now close under the present updater");
 }
 
-static json_t *warnings_json(const struct look *l, struct store *s)
+static json_t *warnings_json(const struct swap_report *l, struct store *s)
 {
     json_t *list = json_array();
 
@@ -194,7 +223,7 @@ static json_t *warnings_json(const struct look *l, struct store *s)
     return list;
 }
 
-static json_t *overrides_json(const struct look *l)
+static json_t *overrides_json(const struct swap_report *l)
 {
     json_t *list = json_array();
 
@@ -204,7 +233,7 @@ static json_t *overrides_json(const struct look *l)
     return list;
 }
 
-static json_t *slots_json(const struct look *l)
+static json_t *slots_json(const struct swap_report *l)
 {
     json_t *list = json_array();
 
@@ -217,17 +246,10 @@ static json_t *slots_json(const struct look *l)
     return list;
 }
 
-json_t *swap_report(struct store *s, const struct updater *u, enum updater_states how)
+json_t *swap_report_json(const struct swap_report *l, struct store *s)
 {
-    struct look l = {.u = u, .how = how, .matched = mem_zero((updater_overrides(u) + 1) * sizeof *l.matched)};
-    json_t *j = NULL;
-
-    if (l.matched == NULL) return NULL;
-    look_at_keys(&l, s);
-    j = json_pack("{s:I,s:I,s:o,s:{s:I,s:I},s:o,s:I,s:o}", "keys", (json_int_t)l.keys, "keys_looked_at",
-                  (json_int_t)l.looked_at, "overrides", overrides_json(&l), "state_bytes", "now", (json_int_t)l.now,
-                  "then", (json_int_t)l.then, "slots", slots_json(&l), "begin_anew", (json_int_t)l.begin_anew,
-                  "warnings", warnings_json(&l, s));
-    mem_free(l.matched);
-    return j;
+    return json_pack("{s:I,s:I,s:o,s:{s:I,s:I},s:o,s:I,s:o}", "keys", (json_int_t)l->keys, "keys_looked_at",
+                     (json_int_t)l->looked_at, "overrides", overrides_json(l), "state_bytes", "now", (json_int_t)l->now,
+                     "then", (json_int_t)l->then, "slots", slots_json(l), "begin_anew", (json_int_t)l->begin_anew,
+                     "warnings", warnings_json(l, s));
 }

@@ -22,6 +22,7 @@ struct transport_server {
     enum placement (*place)(struct peer *p, const struct incoming *in, void **at);
     void (*frame)(struct peer *p, const struct incoming *in);
     void (*refused)(struct server *s, enum reason why, uint64_t count);  /* connections; may be NULL */
+    bool (*is_spent)(void *server);  /* the rest waits for the next turn; may be NULL */
 };
 
 struct transport_config {

@@ -21,7 +21,7 @@ enum {
 /* ---- the doors' common face ----------------------------------------------------------------------------------- */
 
 static const struct transport_server server_calls = {server_peer_new, server_peer_gone, server_place, server_frame,
-                                                    server_count_refused};
+                                                    server_count_refused, server_is_spent};
 
 /* A door's share of the process's descriptors; HTTP takes as little as an eighth. When they run out, libnanomsg's thread
  * spins. */
@@ -50,6 +50,11 @@ void transport_init(struct transport *t, const struct transport_ops *ops, const 
     if (t->config.connections_max == 0) t->config.connections_max = CONNECTIONS_MAX;
     t->config.connections_max = within_descriptors(t->config.connections_max);
     if (t->config.address_max == 0) t->config.address_max = of_one_address(config, t->config.connections_max);
+}
+
+bool transport_is_spent(const struct transport *t)
+{
+    return t->config.calls->is_spent != NULL && t->config.calls->is_spent(t->config.server);
 }
 
 void transport_count_refused(struct transport *t, enum reason why, uint64_t count)

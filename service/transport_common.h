@@ -66,6 +66,8 @@ bool motion_stands(struct motion *m, bool busy, uint64_t bytes, uint64_t now_ms)
 
 /* So many connections were refused or ended for this fault of the peer. */
 void transport_count_refused(struct transport *t, enum reason why, uint64_t count);
+/* Is the turn's work spent? */
+bool transport_is_spent(const struct transport *t);
 void transport_init(struct transport *t, const struct transport_ops *ops, const struct transport_config *config);
 
 #endif

@@ -54,7 +54,7 @@ struct door;
 
 struct request {
     struct mail mail;
-    struct list_node node;       /* in door.free */
+    struct list_node node;       /* in door.free, or in remote.later */
     struct door *door;
     void *chunk;                 /* libnanomsg's; the frame */
     size_t size;
@@ -92,6 +92,10 @@ struct remote {
     struct loop_task task;       /* ends it, after an answer that could not be sent */
     struct door *door;
     struct peer *peer;
+    struct loop_task go_on;      /* serves `later`, when it is held no more */
+    bool holds;                  /* what the server last said */
+    struct request *held;        /* the server works on it in later turns; NULL: none */
+    struct list later;           /* requests that came behind it */
     unsigned waiting;            /* requests without answer yet */
     uint64_t used_ms;
     size_t route_size;
@@ -288,8 +292,17 @@ static void remote_answer(void *link, struct outgoing *o)
 static void remote_detach(void *link, const void *owner) { (void)link, (void)owner; }
 static void remote_discard(void *link) { (void)link; }
 
+/* The request that is being handed over is kept by request_serve. */
+static void remote_hold(void *link, bool on)
+{
+    struct remote *p = link;
+
+    p->holds = on;
+    if (!on) loop_later(p->door->base.config.loop, &p->go_on);
+}
+
 static const struct peer_ops remote_ops = {.door = "nanomsg", .one_large_answer = true, .answer = remote_answer,
-                                           .detach = remote_detach, .discard = remote_discard};
+                                           .detach = remote_detach, .discard = remote_discard, .hold = remote_hold};
 
 static void done_nothing(struct outgoing *o, bool sent) { (void)o, (void)sent; }
 
@@ -323,11 +336,18 @@ static void remote_free(struct remote *p)
 
     d->base.config.calls->peer_gone(p->peer);
     (void)map_remove(d->peers, bytes_of(p->route, p->route_size));
+    if (p->held != NULL) request_give(p->held);
+    for (struct request *r; (r = LIST_FIRST(struct request, node, &p->later)) != NULL;) {
+        list_remove(&r->node);
+        request_give(r);
+    }
+    list_remove(&p->go_on.node);
     list_remove(&p->task.node);
     list_remove(&p->node);
     mem_free(p);
 }
 
+static void remote_go_on(struct loop_task *t);
 static void remote_later(struct loop_task *t) { remote_free(CONTAINER_OF(t, struct remote, task)); }
 
 /* Makes room for one more: the one silent longest that waits for nothing goes. */
@@ -335,7 +355,7 @@ static bool make_room(struct door *d)
 {
     if (map_count(d->peers) < d->base.config.connections_max) return true;
     LIST_EACH(struct remote, p, node, &d->by_use) {
-        if (p->waiting > 0) continue;
+        if (p->waiting > 0 || !list_empty(&p->later)) continue;
         remote_free(p);
         return true;
     }
@@ -357,6 +377,8 @@ static enum status remote_new(struct request *r, struct remote **out, struct err
     if (p == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a client");
     p->door = d;
     p->task.run = remote_later;
+    p->go_on.run = remote_go_on;
+    list_init(&p->later);
     p->route_size = r->route_size;
     memcpy(p->route, r->route, r->route_size);
     s = map_put(d->peers, bytes_of(p->route, p->route_size), p, e);
@@ -401,6 +423,35 @@ static void request_serve(struct request *r, struct remote *p, struct incoming *
     }
     p->waiting++;
     calls->frame(p->peer, in);
+    if (p->holds) p->held = r;
+    else request_give(r);
+}
+
+static void request_begin(struct request *r, struct remote *p)
+{
+    struct incoming in;
+    struct error malformed;
+
+    request_parse(r, &in, &malformed);
+    request_serve(r, p, &in);
+}
+
+/* What the server has worked on is done; what came behind it has its turn, in order. */
+static void remote_go_on(struct loop_task *t)
+{
+    struct remote *p = CONTAINER_OF(t, struct remote, go_on);
+
+    if (p->held != NULL && !p->holds) {
+        request_give(p->held);
+        p->held = NULL;
+    }
+    for (struct request *r; !p->holds && (r = LIST_FIRST(struct request, node, &p->later)) != NULL;) {
+        list_remove(&r->node);
+        request_begin(r, p);
+        if (!transport_is_spent(&p->door->base) || list_empty(&p->later)) continue;
+        loop_later(p->door->base.config.loop, t);
+        return;
+    }
 }
 
 static void request_open(struct mail *m)
@@ -411,16 +462,17 @@ static void request_open(struct mail *m)
     struct incoming in;
     struct error malformed, e;
 
-    request_parse(r, &in, &malformed);
     if (p == NULL && remote_new(r, &p, &e) != STATUS_OK) {
+        request_parse(r, &in, &malformed);
         refuse(r, &in, &e);
-    } else {
-        p->used_ms = d->base.config.now_ms();
-        list_remove(&p->node);
-        list_append(&d->by_use, &p->node);
-        request_serve(r, p, &in);
+        request_give(r);
+        return;
     }
-    request_give(r);
+    p->used_ms = d->base.config.now_ms();
+    list_remove(&p->node);
+    list_append(&d->by_use, &p->node);
+    if (p->holds || p->held != NULL || !list_empty(&p->later)) list_append(&p->later, &r->node);
+    else request_begin(r, p);
 }
 
 /* ---- deadlines, drain, end ------------------------------------------------------------------------------------ */
@@ -450,7 +502,7 @@ static uint64_t door_tick(struct transport *t, uint64_t now_ms)
     LIST_EACH(struct remote, p, node, &d->by_use) {
         uint64_t due = p->used_ms + PEER_IDLE_MS;
         if (due > now_ms) return due < next ? due : next;
-        if (p->waiting == 0) remote_free(p);
+        if (p->waiting == 0 && list_empty(&p->later)) remote_free(p);
     }
     return list_empty(&d->by_use) || next < now_ms + WAIT_MAX_MS ? next : now_ms + WAIT_MAX_MS;
 }

@@ -57,6 +57,8 @@ struct conn {
     struct peer *peer;
     struct origin *origin;
     bool paused;                 /* its queue is full; nothing is read until it is half empty */
+    bool held;                   /* by the server: a frame of it is not done */
+    bool resting;                /* the turn's work was spent: it goes on in the next one */
     unsigned malformed;          /* frames in a row that were none */
     bool spoken;                 /* a frame has come */
     bool hung_up;                /* it ends when the answers so far are written */
@@ -121,9 +123,14 @@ static void conn_end(struct conn *c, const struct error *e)
 
 /* ---- reading and writing -------------------------------------------------------------------------------------- */
 
+static bool conn_reads(const struct conn *c)
+{
+    return !c->paused && !c->held && !c->resting && !c->door->draining;
+}
+
 static void conn_watch(struct conn *c)
 {
-    uint32_t events = c->paused || c->door->draining ? 0 : EPOLLIN;
+    uint32_t events = conn_reads(c) ? EPOLLIN : 0;
 
     if (sp_wants_write(c->sp)) events |= EPOLLOUT;
     loop_change(c->door->base.config.loop, &c->watch, events);
@@ -133,7 +140,13 @@ static void conn_pause(struct conn *c)
 {
     if (sp_queued(c->sp) >= SEND_QUEUE_MAX) c->paused = true;
     else if (sp_queued(c->sp) <= SEND_QUEUE_MAX / 2) c->paused = false;
-    if (!c->paused && !c->door->draining && sp_wants_read(c->sp)) loop_later(c->door->base.config.loop, &c->task);
+    if (c->resting || (conn_reads(c) && sp_wants_read(c->sp))) loop_later(c->door->base.config.loop, &c->task);
+}
+
+static void conn_rest(struct conn *c, bool on)
+{
+    c->resting = on;
+    sp_hold(c->sp, c->held || c->resting);
 }
 
 /* One turn of a connection. Answers to all requests of one read go out with one call, after it. */
@@ -143,7 +156,11 @@ static void conn_turn(struct conn *c, bool readable)
     struct error e;
 
     list_remove(&c->task.node);
-    if ((readable || sp_wants_read(c->sp)) && !c->paused && !c->door->draining) s = sp_read(c->sp, READ_TURN, &e);
+    if (c->resting) {
+        conn_rest(c, false);
+        readable = true;
+    }
+    if ((readable || sp_wants_read(c->sp)) && conn_reads(c)) s = sp_read(c->sp, READ_TURN, &e);
     if (s == STATUS_OK && sp_wants_write(c->sp)) s = sp_write(c->sp, &e);
     if (s == STATUS_OK && c->malformed >= MALFORMED_MAX)
         s = error_set(&e, REASON_MALFORMED, "the last %u frames were none", c->malformed);
@@ -189,6 +206,7 @@ static void conn_frame(void *ctx, const struct incoming *in)
     if (in->status == STATUS_OK) c->malformed = 0;
     else if (in->error->reason != REASON_NO_MEMORY && in->error->reason != REASON_IN_FLIGHT) c->malformed++;
     c->door->base.config.calls->frame(c->peer, in);
+    if (transport_is_spent(&c->door->base)) conn_rest(c, true);
 }
 
 static void conn_answer(void *link, struct outgoing *o)
@@ -227,6 +245,16 @@ static void conn_hang_up(void *link)
     loop_later(c->door->base.config.loop, &c->task);
 }
 
+static void conn_hold(void *link, bool on)
+{
+    struct conn *c = link;
+
+    c->held = on;
+    if (c->sp == NULL) return;
+    sp_hold(c->sp, c->held || c->resting);
+    loop_later(c->door->base.config.loop, &c->task); /* it goes on reading, or stops being told of what there is to read */
+}
+
 static void conn_bound(void *link, size_t frame_max)
 {
     struct conn *c = link;
@@ -236,7 +264,7 @@ static void conn_bound(void *link, size_t frame_max)
 static const struct sp_handler conn_handler = {conn_place, conn_frame};
 static const struct peer_ops conn_ops = {
     .door = "sp", .answer = conn_answer, .detach = conn_detach, .discard = conn_discard, .hang_up = conn_hang_up,
-    .bound = conn_bound};
+    .bound = conn_bound, .hold = conn_hold};
 
 /* ---- new connections ------------------------------------------------------------------------------------------ */
 

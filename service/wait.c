@@ -131,7 +131,15 @@ static struct list *home(struct condition *c)
     return b != NULL ? &b->waiters : &c->store->init_waiters;
 }
 
-/* Counts a decision and hands the wait to the edge when it has what it wants. */
+/* Hands the wait to the edge when it has what it wants. */
+static void pass_on(struct wait *w)
+{
+    if (w->decided < w->want && w->failed == 0 && w->count > 0) return;
+    list_remove(&w->node);
+    list_append(&w->core->decided, &w->node);
+}
+
+/* Counts a decision. */
 static void decided(struct condition *c)
 {
     struct wait *w = c->wait;
@@ -139,24 +147,22 @@ static void decided(struct condition *c)
     list_remove(&c->node);
     w->decided++;
     if (c->state == WAIT_FAILED) w->failed++;
-    if (w->decided < w->want && w->failed == 0) return;
-    list_remove(&w->node);
-    list_append(&w->core->decided, &w->node);
+    if (w->begun) pass_on(w);
+}
+
+void wait_look(struct wait *w, struct condition *c)
+{
+    core_spend(w->core, 1);
+    if (c->state == WAIT_PENDING) look(c);
+    if (c->state != WAIT_PENDING) decided(c);
+    else list_append(home(c), &c->node);
 }
 
 void wait_begin(struct wait *w)
 {
+    w->begun = true;
     list_append(&w->core->waits, &w->node);
-    for (uint32_t i = 0; i < w->count; i++) {
-        struct condition *c = &w->conditions[i];
-        if (c->state == WAIT_PENDING) look(c);
-        if (c->state != WAIT_PENDING) decided(c);
-        else list_append(home(c), &c->node);
-    }
-    if (w->count == 0) {
-        list_remove(&w->node);
-        list_append(&w->core->decided, &w->node);
-    }
+    pass_on(w);
 }
 
 void waits_check(struct list *conditions)

@@ -29,6 +29,7 @@ struct wait {
     struct core *core;
     uint64_t deadline_ms;
     uint32_t count, want, decided, failed;
+    bool begun;                      /* all of its conditions have been looked at */
     void (*answer)(struct wait *w);  /* the edge's; called once it lies in core->decided */
     void *owner;                     /* the edge's */
     struct condition conditions[];
@@ -37,7 +38,9 @@ struct wait {
 /* A wait with `count` empty conditions. */
 struct wait *wait_new(struct core *c, uint32_t count);
 void wait_free(struct wait *w);
-/* Looks at each condition once; decided or not, the wait is then the core's until `answer`. */
+/* Looks at one of its conditions, each once and in any order; from then on what decides it tells. */
+void wait_look(struct wait *w, struct condition *c);
+/* All have been looked at: decided or not, the wait is the core's until `answer`. */
 void wait_begin(struct wait *w);
 
 /* Something has changed: look at the conditions that hang there. */

@@ -67,6 +67,8 @@ void http_count(struct http_counts *c, const struct route *r, unsigned code, uin
     X(gauge,   paramd_core_answers,                     LIVE,  "",              "1 while the core answers; at 0 the "   \
                                                                                 "numbers below are its last ones")     \
     X(gauge,   paramd_uptime_seconds,                   CORE,  "daemon.uptime", "time since the daemon began")         \
+    X(gauge,   paramd_core_longest_turn_seconds,        CORE,  "daemon.longest_turn", "processor time of the core's "     \
+                                                                                "thread in its longest turn so far")   \
     X(gauge,   paramd_stores,                           CORE,  "daemon.stores", "stores that have been created")       \
     X(gauge,   paramd_clients,                          CORE,  "daemon.clients", "clients that the daemon knows")      \
     X(gauge,   paramd_keys,                             STORE, "keys",          "keys of a store")                     \

@@ -15,7 +15,11 @@ struct loop {
     struct list tasks;
     struct loop_task mark;   /* in the list while tasks run: behind it are those of the next turn */
     struct epoll_event batch[BATCH];
-    int batch_count;         /* of the turn in progress; 0 outside */
+    int batch_count;         /* of the turn in progress, or of one that was cut short */
+    int batch_at;            /* those before it have been called */
+    bool turning;
+    bool (*is_spent)(void *ctx);     /* NULL: nothing bounds a turn */
+    void *ctx;
 };
 
 enum status loop_new(struct loop **out, struct error *e)
@@ -71,10 +75,18 @@ void loop_remove(struct loop *l, struct watch *w)
         if (l->batch[i].data.ptr == w) l->batch[i].data.ptr = NULL;
 }
 
+void loop_bound(struct loop *l, bool (*is_spent)(void *ctx), void *ctx)
+{
+    l->is_spent = is_spent;
+    l->ctx = ctx;
+}
+
 void loop_later(struct loop *l, struct loop_task *t)
 {
     if (!list_linked(&t->node)) list_append(&l->tasks, &t->node);
 }
+
+static bool is_spent(const struct loop *l) { return l->is_spent != NULL && l->is_spent(l->ctx); }
 
 /* The tasks that are there now; what they put off themselves comes in the next turn, so that none can keep the loop
  * from its descriptors. A mark and no count tells where to stop, because a task may take back others. */
@@ -85,20 +97,33 @@ static void run_tasks(struct loop *l)
     for (struct loop_task *t; (t = LIST_FIRST(struct loop_task, node, &l->tasks)) != &l->mark;) {
         list_remove(&t->node);
         t->run(t);
+        if (is_spent(l)) break;
     }
     list_remove(&l->mark.node);
 }
 
-void loop_turn(struct loop *l, int timeout_ms)
+/* What is left of the last turn comes first: else those that the kernel names first could keep the others out. */
+static void fill_batch(struct loop *l, int timeout_ms)
 {
-    assert(l->batch_count == 0);
-    run_tasks(l);
+    if (l->batch_at < l->batch_count) return;
     int count = epoll_wait(l->fd, l->batch, BATCH, list_empty(&l->tasks) ? timeout_ms : 0);
     l->batch_count = count > 0 ? count : 0;
-    for (int i = 0; i < l->batch_count; i++) {
-        struct watch *w = l->batch[i].data.ptr;
-        if (w != NULL) w->ready(w, l->batch[i].events);
-    }
-    l->batch_count = 0;
+    l->batch_at = 0;
+}
+
+void loop_turn(struct loop *l, int timeout_ms)
+{
+    assert(!l->turning);
+    l->turning = true;
     run_tasks(l);
+    fill_batch(l, timeout_ms);
+    while (l->batch_at < l->batch_count) {
+        const struct epoll_event *at = &l->batch[l->batch_at++];
+        struct watch *w = at->data.ptr;
+        if (w == NULL) continue;
+        w->ready(w, at->events);
+        if (is_spent(l)) break;
+    }
+    run_tasks(l);
+    l->turning = false;
 }

@@ -32,11 +32,15 @@ enum status loop_add(struct loop *l, struct watch *w, uint32_t events, struct er
 void loop_change(struct loop *l, struct watch *w, uint32_t events);      /* nothing when they are the same */
 void loop_remove(struct loop *l, struct watch *w);                       /* before its descriptor is closed */
 
+/* Asked after each callback and task of a turn: true puts the others off to the next turn, which begins with them. So a
+ * turn is as long as its owner lets it be, however many descriptors are ready. ctx is lent. */
+void loop_bound(struct loop *l, bool (*is_spent)(void *ctx), void *ctx);
+
 /* Runs t once, after the callbacks of this turn, or before the next one waits. Nothing when it is asked for already. */
 void loop_later(struct loop *l, struct loop_task *t);
 
-/* Waits until something is ready, at most timeout_ms (-1: without end), and calls what is ready. May not be called
- * from a callback. */
+/* Waits until something is ready, at most timeout_ms (-1: without end), and calls what is ready. Does not wait when
+ * callbacks of the last turn were put off. May not be called from a callback. */
 void loop_turn(struct loop *l, int timeout_ms);
 
 #endif

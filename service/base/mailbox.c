@@ -14,6 +14,8 @@ struct mailbox {
     size_t count;
     size_t requests_max;
     int fd;
+    bool (*is_spent)(void *ctx);     /* the taker's; NULL: nothing bounds a call */
+    void *ctx;
 };
 
 enum status mailbox_new(size_t requests_max, struct mailbox **out, struct error *e)
@@ -43,6 +45,12 @@ void mailbox_free(struct mailbox *b)
 }
 
 int mailbox_fd(const struct mailbox *b) { return b->fd; }
+
+void mailbox_bound(struct mailbox *b, bool (*is_spent)(void *ctx), void *ctx)
+{
+    b->is_spent = is_spent;
+    b->ctx = ctx;
+}
 
 /* It can only fail when the counter is full, and then the descriptor is readable anyway. */
 static void wake(struct mailbox *b)
@@ -112,7 +120,10 @@ void mailbox_take(struct mailbox *b)
     /* Before the count: what is posted from here on to an empty box makes the descriptor readable anew. */
     if (read(b->fd, &signals, sizeof signals) < 0 && errno != EAGAIN) return;
     size_t left = count_of(b);
-    for (struct mail *m; left > 0 && (m = pop(b)) != NULL; left--) m->open(m);
+    for (struct mail *m; left > 0 && (m = pop(b)) != NULL; left--) {
+        m->open(m);
+        if (b->is_spent != NULL && b->is_spent(b->ctx)) break;
+    }
     /* What was posted behind others had no wake of its own. */
     if (count_of(b) > 0) wake(b);
 }

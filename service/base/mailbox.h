@@ -18,6 +18,9 @@ enum status mailbox_new(size_t requests_max, struct mailbox **out, struct error 
 void mailbox_free(struct mailbox *b);                    /* what is still inside is not opened */
 int mailbox_fd(const struct mailbox *b);                 /* readable: call mailbox_take */
 
+/* Asked after each mail that mailbox_take opens: true leaves the rest for the next call. ctx is lent. */
+void mailbox_bound(struct mailbox *b, bool (*is_spent)(void *ctx), void *ctx);
+
 /* Any thread. A request to a full box: false, and m stays the sender's. */
 bool mailbox_request(struct mailbox *b, struct mail *m);
 /* Any thread. Posting a notice that is already in the box does nothing. */

@@ -36,7 +36,23 @@ void fixture_advance(struct fixture *f, uint64_t ms)
     server_tick(f->server, f->now_ms);
 }
 
-void fixture_settle(struct fixture *f) { server_settle(f->server); }
+void fixture_begin_turns(struct fixture *f)
+{
+    f->in_turns = true;
+    fixture_turn(f);
+}
+
+void fixture_turn(struct fixture *f)
+{
+    server_turn(f->server);
+    server_poll(f->server);
+}
+
+void fixture_settle(struct fixture *f)
+{
+    if (!f->in_turns) server_settle(f->server);
+    while (f->in_turns && server_busy(f->server)) fixture_turn(f);
+}
 
 /* ---- a connection ------------------------------------------------------------------------------------------------ */
 
@@ -65,7 +81,23 @@ static void take_answer(void *link, struct outgoing *o)
 static void no_detach(void *link, const void *owner) { (void)link; (void)owner; }
 static void no_discard(void *link) { (void)link; }
 
-static const struct peer_ops ops = {.door = "direct", .answer = take_answer, .detach = no_detach, .discard = no_discard};
+static void forget_frame(struct client *c)
+{
+    buf_fini(&c->head);
+    free(c->body);
+    c->body = NULL;
+}
+
+static void hold(void *link, bool on)
+{
+    struct client *c = link;
+
+    c->held = on;
+    if (!on) forget_frame(c);
+}
+
+static const struct peer_ops ops = {.door = "direct", .answer = take_answer, .detach = no_detach, .discard = no_discard,
+                                    .hold = hold};
 
 void answered_free(struct answered *a)
 {
@@ -119,6 +151,7 @@ struct client *client_again(struct client *c)
 void client_gone(struct client *c)
 {
     server_peer_gone(c->peer);
+    forget_frame(c);
     for (struct answered *a; (a = c->answers) != NULL;) {
         c->answers = a->next;
         answered_free(a);
@@ -135,6 +168,8 @@ uint32_t client_send(struct client *c, unsigned method, unsigned flags, uint64_t
     struct buf head = {0};
     void *copy = malloc(body.size + 1), *at = NULL;
 
+    if (c->fixture->in_turns) fixture_turn(c->fixture);
+    while (c->held) fixture_turn(c->fixture); /* as a door does */
     CHECK(wire_head_write(&head, &h, fixed, desc, body.size, &body, 1));
     in.header = h;
     in.fixed = bytes_of(head.at + WIRE_HEADER_SIZE, fixed.size);
@@ -148,9 +183,10 @@ uint32_t client_send(struct client *c, unsigned method, unsigned flags, uint64_t
         case PLACE_SCRATCH: break;
         }
     }
+    c->head = head;
+    c->body = copy;
     server_frame(c->peer, &in);
-    free(copy);
-    buf_fini(&head);
+    if (!c->held) forget_frame(c);
     return in.id;
 }
 

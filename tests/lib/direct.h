@@ -14,6 +14,7 @@ struct fixture {
     struct device *device;
     struct server *server;
     uint64_t now_ms;
+    bool in_turns;
 };
 
 /* Takes the device. */
@@ -22,6 +23,10 @@ void fixture_free(struct fixture *f);
 void fixture_advance(struct fixture *f, uint64_t ms);        /* time passes, in one step */
 /* For devices that defer: runs all that is outstanding. */
 void fixture_settle(struct fixture *f);
+/* From now on the server works in turns, as in the daemon's loop: each request comes in a turn of its own, settling takes
+ * as many as are needed, and what is long is cut into pieces. */
+void fixture_begin_turns(struct fixture *f);
+void fixture_turn(struct fixture *f);                        /* one turn, in which nothing comes in */
 
 /* One connection of one client. */
 struct client {
@@ -32,6 +37,9 @@ struct client {
     uint64_t sequence;
     uint32_t store, rank;
     struct answered *answers;        /* that have come and were not taken */
+    bool held;                       /* the server still works on the last frame */
+    struct buf head;                 /* of it, kept as long */
+    void *body;
 };
 
 /* An answer, owned by the taker. */

@@ -121,7 +121,7 @@ static void small_frame(struct peer *p, const struct incoming *in)
     else p->ops->answer(p->link, &a->o);
 }
 
-static const struct transport_server small = {small_peer_new, small_peer_gone, small_place, small_frame, NULL};
+static const struct transport_server small = {small_peer_new, small_peer_gone, small_place, small_frame, NULL, NULL};
 
 /* ---- the daemon around the doors ------------------------------------------------------------------------------ */
 
