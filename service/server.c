@@ -26,7 +26,7 @@ static void flush_decided(struct server *s)
 {
     for (struct wait *w; (w = LIST_FIRST(struct wait, node, &s->core.decided)) != NULL;) {
         list_remove(&w->node);
-        core_spend(&s->core, 2 + w->count / 8);
+        core_spend(&s->core, 1 + w->count / 32);
         w->answer(w);
         if (core_is_spent(&s->core)) return;
     }
