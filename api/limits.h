@@ -76,6 +76,7 @@ enum {
     WORK_BYTES = 8 << 10,
     WORK_INIT = 2,                   /* a new key */
     WORK_DELETE = 2,                 /* a key that goes */
+    WORK_ROUND = 4,                  /* a round that fails, told to all who gave to it */
     STATES_AT_ONCE = 1024,           /* entries of a GetStates that one answer has at most */
 
     IN_FLIGHT_BULK = 4,              /* requests on one bulk connection */

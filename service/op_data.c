@@ -193,7 +193,7 @@ static const struct key *key_ahead(const struct store *s, const struct reader *e
     if (entries->left < (by + 1) * size) return NULL;
     memcpy(&id, entries->at + by * size, sizeof id);
     uint64_t slot = le64toh(id) % KEYS_MAX;
-    return slot < s->slot_count ? s->by_slot[slot] : NULL;
+    return slot < s->slot_count ? store_slot(s, slot) : NULL;
 }
 
 /* With ten thousand keys none of this is in the cache, and one key has to be there before its versions can be named. */

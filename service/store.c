@@ -41,9 +41,9 @@ static void store_free(struct store *s)
     updater_drop(s->updater);
     updater_drop(s->assign);
     updater_drop(s->add);
-    mem_free(s->by_slot);
+    for (size_t i = 0; i < s->slot_pages; i++) mem_free(s->slots[i]);
+    mem_free(s->slots);
     order_fini(&s->order);
-    mem_free(s->free_slots);
     mem_free(s->workers);
     mem_free(s->name);
     mem_free(s);
@@ -145,7 +145,7 @@ void store_delete(struct store *s)
     swaps_forget(s);
     plane_free(s);
     for (size_t i = 0; i < s->slot_count; i++)
-        if (s->by_slot[i] != NULL && store_key_delete(s, s->by_slot[i], true, NULL) != STATUS_OK) break;
+        if (store_slot(s, i) != NULL && store_key_delete(s, store_slot(s, i), true, NULL) != STATUS_OK) break;
     barriers_fail(s, &e);
     waits_fail(&s->init_waiters, &e);
     /* Conditions may still point here from waits that have been decided and not yet been answered; none hangs in a
@@ -166,7 +166,7 @@ void store_reset(struct store *s)
 {
     set_slack(s, 0);
     for (size_t i = 0; i < s->slot_count; i++)
-        if (s->by_slot[i] != NULL && store_key_delete(s, s->by_slot[i], true, NULL) != STATUS_OK) break;
+        if (store_slot(s, i) != NULL && store_key_delete(s, store_slot(s, i), true, NULL) != STATUS_OK) break;
     s->kind = KEYS_UNDECIDED;
     s->opened_step = 0;
     updater_drop(s->updater);
@@ -217,19 +217,38 @@ enum status store_no_key(const struct store *s, const struct key_name *n, struct
                      key_name_print(n, name), s->name);
 }
 
+static enum status slot_make(struct store *s, struct error *e)
+{
+    size_t page = s->slot_count / SLOT_PAGE;
+    enum status st = mem_grow((void **)&s->slots, &s->slot_pages, page + 1, sizeof *s->slots, e);
+
+    if (st != STATUS_OK) return st;
+    if (s->slots[page] == NULL) s->slots[page] = mem_zero(sizeof *s->slots[page]);
+    return s->slots[page] != NULL ? STATUS_OK : error_set(e, REASON_NO_MEMORY, "no memory for the slots of keys");
+}
+
 static enum status slot_take(struct store *s, uint32_t *slot, struct error *e)
 {
-    if (s->free_count > 0) {
-        *slot = s->free_slots[--s->free_count];
+    if (s->free_slot > 0) {
+        *slot = s->free_slot - 1;
+        s->free_slot = s->slots[*slot / SLOT_PAGE]->next_free[*slot % SLOT_PAGE];
+        s->free_count--;
         return STATUS_OK;
     }
     if (s->slot_count >= KEYS_MAX) return error_set(e, REASON_LIMIT, "a store has at most %d keys", KEYS_MAX);
-    enum status st = mem_grow((void **)&s->by_slot, &s->slot_capacity, s->slot_count + 1, sizeof *s->by_slot, e);
-    /* Room for its return is made now, so that a delete needs no memory. */
-    if (st == STATUS_OK)
-        st = mem_grow((void **)&s->free_slots, &s->free_capacity, s->slot_count + 1, sizeof *s->free_slots, e);
+    enum status st = slot_make(s, e);
     if (st == STATUS_OK) *slot = (uint32_t)s->slot_count++;
     return st;
+}
+
+static void slot_give(struct store *s, uint32_t slot)
+{
+    struct slot_page *p = s->slots[slot / SLOT_PAGE];
+
+    p->keys[slot % SLOT_PAGE] = NULL;
+    p->next_free[slot % SLOT_PAGE] = s->free_slot;
+    s->free_slot = slot + 1;
+    s->free_count++;
 }
 
 enum status store_key_add(struct store *s, struct key *k, struct error *e)
@@ -245,14 +264,14 @@ enum status store_key_add(struct store *s, struct key *k, struct error *e)
         goto failed;
     }
     k->id = s->core->next_creation++ * KEYS_MAX | k->slot;
-    s->by_slot[k->slot] = k;
+    s->slots[k->slot / SLOT_PAGE]->keys[k->slot % SLOT_PAGE] = k;
     s->bytes += k->shape.size;
     s->kind = k->name.is_text ? KEYS_STR : KEYS_INT;
     if (!list_empty(&s->swaps)) swaps_follow(k);
     waits_check_init(&s->init_waiters, k);
     return STATUS_OK;
 failed:
-    s->free_slots[s->free_count++] = k->slot;
+    slot_give(s, k->slot);
     return st;
 }
 
@@ -274,9 +293,8 @@ enum status store_key_delete(struct store *s, struct key *k, bool force, struct 
     k->deleted = true;
     remove_name(s, k);
     order_remove(&s->order, k);
-    s->by_slot[k->slot] = NULL;
     s->bytes -= k->shape.size;
-    s->free_slots[s->free_count++] = k->slot;
+    slot_give(s, k->slot);
     while (k->rounds[0] != NULL) round_fail(k->rounds[0], &why);
     waits_fail(&k->waiters, &why);
     drop_stagings_of(k);
@@ -400,7 +418,7 @@ static void restart(struct worker *w, uint32_t epoch)
     plane_worker_gone(w->store, w, "has started anew");
     drop_stagings(w);
     w->epoch = epoch;
-    for (size_t i = 0; i < w->progress_capacity; i++) w->progress[i].next = w->progress[i].init_call = 0;
+    worker_begin_anew(w);
 }
 
 static void become_member(struct store *s, struct worker *w)
@@ -539,8 +557,8 @@ uint64_t store_num_update(struct store *s)
     s->num_update_lowered = false;
     s->num_update = 0;
     for (size_t i = 0; i < s->slot_count; i++)
-        if (s->by_slot[i] != NULL && s->by_slot[i]->state.updates > s->num_update)
-            s->num_update = s->by_slot[i]->state.updates;
+        if (store_slot(s, i) != NULL && store_slot(s, i)->state.updates > s->num_update)
+            s->num_update = store_slot(s, i)->state.updates;
     return s->num_update;
 }
 
@@ -696,7 +714,7 @@ bool store_push_now(struct key *k, struct worker *w, uint64_t step, const void *
     struct small_push *p = is_plain(k, w, step) ? small_push(k->core) : NULL;
 
     if (p == NULL) return false;
-    struct progress *at = &w->progress[k->slot];
+    struct progress *at = worker_progress(w, k, NULL); /* is there, as the push is plain */
     memcpy(p->mem.host, from, (size_t)k->shape.size);
     p->busy = true;
     p->push.worker = worker_hold(w);
@@ -854,7 +872,7 @@ static void swap_look_at(struct store_swap *x, const struct key *k)
 bool swap_look(struct store_swap *x)
 {
     for (; x->store != NULL && x->why.reason == REASON_NONE && x->at < x->store->slot_count; x->at++) {
-        const struct key *k = x->store->by_slot[x->at];
+        const struct key *k = store_slot(x->store, x->at);
         if (x->at % KEYS_OF_A_UNIT == 0) {
             if (core_is_spent(x->store->core)) return false;
             core_spend(x->store->core, 1);

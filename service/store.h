@@ -11,6 +11,8 @@
 
 struct plane;
 
+enum { SLOT_PAGE = 512 };
+
 enum key_kind { KEYS_UNDECIDED, KEYS_INT, KEYS_STR };
 
 /* One barrier that has not been passed. */
@@ -31,10 +33,13 @@ struct store {
     struct store_options options;
     enum key_kind kind;
     struct map *keys;                /* by name */
-    struct key **by_slot;
-    size_t slot_count, slot_capacity;
-    uint32_t *free_slots;
-    size_t free_count, free_capacity;
+    struct slot_page {               /* in pages, so that one more key moves nothing */
+        struct key *keys[SLOT_PAGE];         /* NULL: free */
+        uint32_t next_free[SLOT_PAGE];       /* the next free slot + 1 */
+    } **slots;
+    size_t slot_count, slot_pages;
+    uint32_t free_slot;              /* the first free slot + 1; 0: none */
+    size_t free_count;
     struct order order;
     uint64_t bytes;                  /* of the values of its keys */
 
@@ -83,10 +88,15 @@ struct store *store_at(const struct core *c, uint32_t id);
 /* ---- keys ---- */
 
 struct key *store_key_find(const struct store *s, const struct key_name *n);
+/* The key in a slot below slot_count; NULL: it is free. */
+static inline struct key *store_slot(const struct store *s, size_t slot)
+{
+    return s->slots[slot / SLOT_PAGE]->keys[slot % SLOT_PAGE];
+}
 static inline struct key *store_key_at(const struct store *s, uint64_t id)
 {
     uint64_t slot = id % KEYS_MAX;
-    struct key *k = slot < s->slot_count ? s->by_slot[slot] : NULL;
+    struct key *k = slot < s->slot_count ? store_slot(s, slot) : NULL;
     return k != NULL && k->id == id ? k : NULL;
 }
 /* MIXED_KEYS when the store uses the other kind; a name that is no name. */

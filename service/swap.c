@@ -37,7 +37,7 @@ json_t *swap_first_versions(const struct store *s)
     size_t size = 0;
 
     for (size_t i = 0; i < s->slot_count; i++) {
-        const struct key *k = s->by_slot[i];
+        const struct key *k = store_slot(s, i);
         if (k == NULL) continue;
         size += FIRST_VERSION_SIZE + ESCAPE * k->name.text.size;
         if (size > FIRST_VERSIONS_SIZE) break;
@@ -164,8 +164,8 @@ bool swap_report_look(struct swap_report *l, const struct store *s)
 
     for (; l->at < s->slot_count && l->looked_at < most; l->at++) {
         if (core_is_spent(s->core) && l->at > from) return false;
-        if (s->by_slot[l->at] == NULL) continue;
-        look_at_key(l, s->by_slot[l->at]);
+        if (store_slot(s, l->at) == NULL) continue;
+        look_at_key(l, store_slot(s, l->at));
         l->looked_at++;
     }
     return true;

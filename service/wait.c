@@ -245,6 +245,7 @@ static void time_is_up(struct wait *w)
         if (c->state != WAIT_PENDING || i >= FAULT_TEXTS_MAX) continue;
         struct buf text = {0};
         explain(c, &text);
+        core_spend(w->core, WORK_ROUND);
         if (!text.failed && text.size > 0) c->text = mem_text((const char *)text.at, text.size);
         buf_fini(&text);
     }
@@ -257,6 +258,7 @@ uint64_t waits_tick(struct core *c, uint64_t now_ms)
     uint64_t next = UINT64_MAX;
 
     LIST_EACH(struct wait, w, node, &c->waits) {
+        if (now_ms >= w->deadline_ms && core_is_spent(c)) return now_ms;
         if (now_ms >= w->deadline_ms) time_is_up(w);
         else if (w->deadline_ms < next) next = w->deadline_ms;
     }

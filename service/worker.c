@@ -18,10 +18,45 @@ void worker_drop(struct worker *w)
 {
     if (w == NULL || --w->holds > 0) return;
     for (size_t i = 0; i < w->note_count; i++) mem_free(w->notes[i].text);
+    for (size_t i = 0; i < w->progress_pages; i++) mem_free(w->progress[i]);
     mem_free(w->progress);
     mem_free(w->name);
     share_drop(w->share);
     mem_free(w);
+}
+
+/* Those of the present start of the worker. */
+static struct progress *present(const struct worker *w, struct progress *p)
+{
+    if (p->start != w->start) {
+        p->next = p->init_call = 0;
+        p->start = w->start;
+    }
+    return p;
+}
+
+/* The place of the key; NULL: its page is not there. */
+static struct progress *place(const struct worker *w, const struct key *k)
+{
+    size_t page = k->slot / PROGRESS_PAGE;
+
+    if (page >= w->progress_pages || w->progress[page] == NULL) return NULL;
+    return &w->progress[page][k->slot % PROGRESS_PAGE];
+}
+
+static struct progress *make_place(struct worker *w, const struct key *k, struct error *e)
+{
+    size_t page = k->slot / PROGRESS_PAGE;
+
+    if (page >= w->progress_pages &&
+        mem_grow((void **)&w->progress, &w->progress_pages, page + 1, sizeof *w->progress, e) != STATUS_OK)
+        return NULL;
+    if (w->progress[page] == NULL) w->progress[page] = mem_array(PROGRESS_PAGE, sizeof **w->progress);
+    if (w->progress[page] == NULL) {
+        error_set(e, REASON_NO_MEMORY, "no memory to know how far a worker is");
+        return NULL;
+    }
+    return place(w, k);
 }
 
 struct progress *worker_progress(struct worker *w, const struct key *k, struct error *e)
@@ -31,19 +66,21 @@ struct progress *worker_progress(struct worker *w, const struct key *k, struct e
         error_set(e, REASON_KEY_DELETED, "the key was deleted");
         return NULL;
     }
-    if (k->slot >= w->progress_capacity && mem_grow((void **)&w->progress, &w->progress_capacity, (size_t)k->slot + 1,
-                                                    sizeof *w->progress, e) != STATUS_OK)
-        return NULL;
-    struct progress *p = &w->progress[k->slot];
-    if (p->key != k->id) *p = (struct progress){.key = k->id};
-    return p;
+    struct progress *p = place(w, k);
+    if (p == NULL) p = make_place(w, k, e);
+    if (p == NULL) return NULL;
+    if (p->key != k->id) *p = (struct progress){.key = k->id, .start = w->start};
+    return present(w, p);
 }
 
 const struct progress *worker_seen(const struct worker *w, const struct key *k)
 {
-    if (k->slot >= w->progress_capacity || w->progress[k->slot].key != k->id) return NULL;
-    return &w->progress[k->slot];
+    struct progress *p = place(w, k);
+
+    return p != NULL && p->key == k->id ? present(w, p) : NULL;
 }
+
+void worker_begin_anew(struct worker *w) { w->start++; }
 
 uint64_t worker_next_step(const struct worker *w, const struct key *k)
 {

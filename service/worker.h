@@ -9,6 +9,9 @@ struct store;
 struct key;
 struct share;
 
+/* Pages, so that one more key never moves what is known of a million others. */
+enum { PROGRESS_PAGE = 256 };
+
 enum worker_state { WORKER_MEMBER, WORKER_LEFT, WORKER_DEAD };
 
 /* How far a worker is on one key. */
@@ -21,6 +24,7 @@ struct progress {
     uint64_t applied_version;    /* and the version it made */
     uint64_t failed;             /* bit i: step applied - i has failed; outlives the notes, which are few */
     enum reason failed_reason;   /* of the last that did */
+    uint32_t start;              /* of the worker's, in which `next` and `init_call` were told */
     uint64_t pulled;             /* version last pulled */
     uint64_t init_call;          /* the call that initialised it; 0: none */
 };
@@ -45,8 +49,9 @@ struct worker {
     uint64_t seen_ms;            /* last sign of life */
     uint64_t stamp;              /* of its join: rounds opened later need it. 0 for who joined before the job had
                                   * started: all of its rounds */
-    struct progress *progress;   /* by key slot */
-    size_t progress_capacity;
+    uint32_t start;              /* how often it has started anew */
+    struct progress **progress;  /* by key slot, in pages of PROGRESS_PAGE; NULL: nothing known of these keys */
+    size_t progress_pages;
     struct note notes[NOTES_MAX];    /* the newest; older ones are forgotten and counted */
     size_t note_count;
     uint64_t notes_lost;
@@ -63,6 +68,8 @@ void worker_drop(struct worker *w);
 struct progress *worker_progress(struct worker *w, const struct key *k, struct error *e);
 /* The entry if there is one. */
 const struct progress *worker_seen(const struct worker *w, const struct key *k);
+/* A new start of the worker: what it was told of next steps and has initialised is void, for every key. */
+void worker_begin_anew(struct worker *w);
 /* The step that the worker's next push of k has. */
 uint64_t worker_next_step(const struct worker *w, const struct key *k);
 /* The same, to be told to the worker: from now on it is held to it, whatever happens to rounds meanwhile. */

@@ -1,4 +1,7 @@
-/* Open addressing with linear probing and removal by shifting back, at most three quarters full. */
+/* Open addressing with linear probing and removal by shifting back, at most three quarters full.
+ *
+ * A table lies in pages that come to be when something is put there, and a larger one takes the entries of the smaller a
+ * few at a time, with each that is put: with millions of entries no put takes long. */
 #include "service/base/map.h"
 
 #include "service/base/mem.h"
@@ -13,12 +16,24 @@ struct slot {
     uint64_t hash;
 };
 
-struct map {
-    struct slot *slots;
+/* Of a table. An entry that has left it stands as a mark, over which searches go on. */
+enum { PAGE = 256, MOVES = 16 };
+
+struct table {
+    struct slot **pages;     /* NULL: all of the page is free */
     size_t mask;             /* slots - 1, a power of two less one */
+};
+
+struct map {
+    struct table now;
+    struct table old;        /* pages NULL: there is none */
+    size_t old_at;           /* slots of it before this one have been moved */
     size_t count;
     uint64_t k0, k1;
 };
+
+static char moved_mark;
+#define MOVED ((void *)&moved_mark)
 
 static uint64_t rotl(uint64_t x, unsigned b) { return (x << b) | (x >> (64 - b)); }
 
@@ -53,14 +68,48 @@ static uint64_t sip(const struct map *m, const void *at, size_t size)
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
+static size_t page_size(const struct table *t) { return t->mask < PAGE ? t->mask + 1 : PAGE; }
+static size_t page_count(const struct table *t) { return (t->mask + PAGE) / PAGE; }
+
+static bool table_new(struct table *t, size_t mask)
+{
+    *t = (struct table){.mask = mask};
+    t->pages = mem_array(page_count(t), sizeof *t->pages);
+    return t->pages != NULL;
+}
+
+/* NULL: a free one, in a page that is not there. */
+static struct slot *slot_at(const struct table *t, size_t i)
+{
+    struct slot *page = t->pages[i / PAGE];
+    return page != NULL ? &page[i % PAGE] : NULL;
+}
+
+/* NULL: no memory. */
+static struct slot *slot_make(struct table *t, size_t i)
+{
+    struct slot **page = &t->pages[i / PAGE];
+
+    if (*page == NULL) *page = mem_array(page_size(t), sizeof **page);
+    return *page != NULL ? &(*page)[i % PAGE] : NULL;
+}
+
+static void table_free(struct table *t)
+{
+    for (size_t i = 0; t->pages != NULL && i < page_count(t); i++) {
+        for (size_t j = 0; t->pages[i] != NULL && j < page_size(t); j++) mem_free(t->pages[i][j].key);
+        mem_free(t->pages[i]);
+    }
+    mem_free(t->pages);
+    t->pages = NULL;
+}
+
 struct map *map_new(const uint8_t seed[16])
 {
     struct map *m = mem_zero(sizeof *m);
 
     if (m == NULL) return NULL;
-    m->mask = 15;
-    m->slots = mem_array(m->mask + 1, sizeof *m->slots);
-    if (m->slots == NULL) {
+    if (!table_new(&m->now, 15)) {
         mem_free(m);
         return NULL;
     }
@@ -72,8 +121,8 @@ struct map *map_new(const uint8_t seed[16])
 void map_free(struct map *m)
 {
     if (m == NULL) return;
-    for (size_t i = 0; i <= m->mask; i++) mem_free(m->slots[i].key);
-    mem_free(m->slots);
+    table_free(&m->now);
+    table_free(&m->old);
     mem_free(m);
 }
 
@@ -81,56 +130,84 @@ size_t map_count(const struct map *m) { return m->count; }
 
 static bool same(const struct slot *s, uint64_t hash, const void *key, uint64_t number)
 {
-    if (s->hash != hash || (s->key == NULL) != (key == NULL) || s->number != number) return false;
+    if (s->value == MOVED || s->hash != hash || (s->key == NULL) != (key == NULL) || s->number != number) return false;
     return key == NULL || number == 0 || memcmp(s->key, key, number) == 0;
 }
 
-/* The slot that holds the key, or the free one where it would go. */
-static struct slot *probe(const struct map *m, uint64_t hash, const void *key, uint64_t number)
+/* The place of the key, or of the free slot where it would go. */
+static size_t probe(const struct table *t, uint64_t hash, const void *key, uint64_t number)
 {
-    size_t i = hash & m->mask;
+    size_t i = hash & t->mask;
 
-    while (m->slots[i].value != NULL && !same(&m->slots[i], hash, key, number)) i = (i + 1) & m->mask;
-    return &m->slots[i];
+    for (;; i = (i + 1) & t->mask) {
+        const struct slot *s = slot_at(t, i);
+        if (s == NULL || s->value == NULL || same(s, hash, key, number)) return i;
+    }
 }
 
 static const void *key_at(struct bytes key) { return key.at != NULL ? key.at : ""; }
 static uint64_t hash_number(const struct map *m, uint64_t number) { return sip(m, &number, sizeof number); }
 
-void *map_find(const struct map *m, struct bytes key)
+static void *find_in(const struct table *t, uint64_t hash, const void *key, uint64_t number)
 {
-    return probe(m, sip(m, key.at, key.size), key_at(key), key.size)->value;
+    const struct slot *s = slot_at(t, probe(t, hash, key, number));
+    return s != NULL ? s->value : NULL;
 }
 
-void *map_find_u64(const struct map *m, uint64_t key) { return probe(m, hash_number(m, key), NULL, key)->value; }
+static void *find(const struct map *m, uint64_t hash, const void *key, uint64_t number)
+{
+    void *value = find_in(&m->now, hash, key, number);
+    return value == NULL && m->old.pages != NULL ? find_in(&m->old, hash, key, number) : value;
+}
+
+void *map_find(const struct map *m, struct bytes key)
+{
+    return find(m, sip(m, key.at, key.size), key_at(key), key.size);
+}
+
+void *map_find_u64(const struct map *m, uint64_t key) { return find(m, hash_number(m, key), NULL, key); }
+
+/* An entry of the old table goes to the new one. false: no memory, and it stays for now. */
+static bool move_one(struct map *m)
+{
+    struct slot *from = slot_at(&m->old, m->old_at);
+
+    if (from != NULL && from->value != NULL && from->value != MOVED) {
+        struct slot *to = slot_make(&m->now, probe(&m->now, from->hash, from->key, from->number));
+        if (to == NULL) return false;
+        *to = *from;
+        *from = (struct slot){.value = MOVED};
+    }
+    if (++m->old_at > m->old.mask) table_free(&m->old);
+    return true;
+}
 
 static enum status grow(struct map *m, struct error *e)
 {
-    size_t mask = m->mask * 2 + 1;
-    struct slot *old = m->slots, *slots = mem_array(mask + 1, sizeof *slots);
-    size_t old_count = m->mask + 1;
+    struct table larger;
 
-    if (slots == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a table of %zu entries", mask + 1);
-    m->slots = slots;
-    m->mask = mask;
-    for (size_t i = 0; i < old_count; i++)
-        if (old[i].value != NULL) *probe(m, old[i].hash, old[i].key, old[i].number) = old[i];
-    mem_free(old);
+    assert(m->old.pages == NULL); /* it was empty long before the new one is full */
+    if (!table_new(&larger, m->now.mask * 2 + 1)) goto failed;
+    m->old = m->now;
+    m->old_at = 0;
+    m->now = larger;
     return STATUS_OK;
+failed:
+    return error_set(e, REASON_NO_MEMORY, "no memory for a table of %zu entries", m->now.mask * 2 + 2);
 }
 
 static enum status put(struct map *m, struct slot s, const void *key, struct error *e)
 {
-    if ((m->count + 1) * 4 > (m->mask + 1) * 3) {
+    if ((m->count + 1) * 4 > (m->now.mask + 1) * 3) {
         enum status st = grow(m, e);
         if (st != STATUS_OK) return st;
     }
-    struct slot *to = probe(m, s.hash, key, s.number);
-    assert(to->value == NULL && s.value != NULL);
-    if (key != NULL) {
-        s.key = (uint8_t *)mem_text(key, s.number);
-        if (s.key == NULL) return error_set(e, REASON_NO_MEMORY, "no memory for a name");
-    }
+    for (unsigned i = 0; i < MOVES && m->old.pages != NULL; i++)
+        if (!move_one(m)) return error_set(e, REASON_NO_MEMORY, "no memory for a page of a table");
+    assert(s.value != NULL && find(m, s.hash, key, s.number) == NULL);
+    struct slot *to = slot_make(&m->now, probe(&m->now, s.hash, key, s.number));
+    if (to != NULL && key != NULL) s.key = (uint8_t *)mem_text(key, s.number);
+    if (to == NULL || (key != NULL && s.key == NULL)) return error_set(e, REASON_NO_MEMORY, "no memory for a name");
     *to = s;
     m->count++;
     return STATUS_OK;
@@ -148,39 +225,56 @@ enum status map_put_u64(struct map *m, uint64_t key, void *value, struct error *
     return put(m, s, NULL, e);
 }
 
-static void *take(struct map *m, struct slot *s)
+/* Shifts back what probed over the hole, so that no search stops there too early. */
+static void close_hole(struct table *t, size_t hole)
 {
-    void *value = s->value;
+    for (size_t i = (hole + 1) & t->mask;; i = (i + 1) & t->mask) {
+        const struct slot *s = slot_at(t, i);
+        if (s == NULL || s->value == NULL) break;
+        size_t home = s->hash & t->mask;
+        if (((i - home) & t->mask) < ((i - hole) & t->mask)) continue;
+        *slot_at(t, hole) = *s;
+        hole = i;
+    }
+    *slot_at(t, hole) = (struct slot){0};
+}
 
+static void *take(struct map *m, uint64_t hash, const void *key, uint64_t number)
+{
+    bool is_old = find_in(&m->now, hash, key, number) == NULL;
+    struct table *t = is_old ? &m->old : &m->now;
+
+    if (t->pages == NULL) return NULL;
+    size_t at = probe(t, hash, key, number);
+    struct slot *s = slot_at(t, at);
+    void *value = s != NULL ? s->value : NULL;
     if (value == NULL) return NULL;
     mem_free(s->key);
     m->count--;
-    /* Shift back what probed over the hole, so that no search stops there too early. */
-    size_t hole = (size_t)(s - m->slots), i = hole;
-    for (;;) {
-        i = (i + 1) & m->mask;
-        if (m->slots[i].value == NULL) break;
-        size_t home = m->slots[i].hash & m->mask;
-        if (((i - home) & m->mask) < ((i - hole) & m->mask)) continue;
-        m->slots[hole] = m->slots[i];
-        hole = i;
-    }
-    m->slots[hole] = (struct slot){0};
+    if (is_old) *s = (struct slot){.value = MOVED};
+    else close_hole(t, at);
     return value;
 }
 
 void *map_remove(struct map *m, struct bytes key)
 {
-    return take(m, probe(m, sip(m, key.at, key.size), key_at(key), key.size));
+    return take(m, sip(m, key.at, key.size), key_at(key), key.size);
 }
 
-void *map_remove_u64(struct map *m, uint64_t key) { return take(m, probe(m, hash_number(m, key), NULL, key)); }
+void *map_remove_u64(struct map *m, uint64_t key) { return take(m, hash_number(m, key), NULL, key); }
+
+static void *next_in(const struct table *t, size_t base, size_t *at)
+{
+    while (t->pages != NULL && *at - base <= t->mask) {
+        size_t i = (*at)++ - base;
+        const struct slot *s = slot_at(t, i);
+        if (s != NULL && s->value != NULL && s->value != MOVED) return s->value;
+    }
+    return NULL;
+}
 
 void *map_next(const struct map *m, size_t *at)
 {
-    while (*at <= m->mask) {
-        void *value = m->slots[(*at)++].value;
-        if (value != NULL) return value;
-    }
-    return NULL;
+    void *value = *at <= m->now.mask ? next_in(&m->now, 0, at) : NULL;
+    return value != NULL ? value : next_in(&m->old, m->now.mask + 1, at);
 }

@@ -50,7 +50,7 @@ static const char *keys_wrong(const struct store *s)
 
     MUST(map_count(s->keys) + s->free_count == s->slot_count);
     for (size_t i = 0; i < s->slot_count; i++) {
-        const struct key *k = s->by_slot[i];
+        const struct key *k = store_slot(s, i);
         if (k == NULL) continue;
         MUST(k->slot == i && store_key_at(s, k->id) == k && store_key_find(s, &k->name) == k);
         const char *wrong = key_wrong(s, k);
