@@ -253,3 +253,32 @@ TEST(a_loop_without_memory_is_an_error)
     CHECK_EQ(mem_live(), 0);
     loop_free(NULL);
 }
+
+static bool is_spent_at_once(void *ctx)
+{
+    (void)ctx;
+    return true;
+}
+
+TEST(a_turn_that_is_spent_puts_the_others_off_and_none_is_left_out)
+{
+    enum { PROBES = 5 };
+    struct probe *p[PROBES];
+
+    loop_fresh();
+    loop_bound(loop, is_spent_at_once, NULL);
+    for (int i = 0; i < PROBES; i++) p[i] = probe_new(1, EPOLLIN); /* always ready */
+    for (int n = 0; n < 3 * PROBES; n++) {
+        unsigned calls = 0;
+        loop_turn(loop, 0);
+        for (int i = 0; i < PROBES; i++) calls += p[i]->calls;
+        CHECK_EQ(calls, n + 1);
+    }
+    for (int i = 0; i < PROBES; i++) CHECK_EQ(p[i]->calls, 3);
+    /* One that goes is not called, though it was put off. */
+    loop_turn(loop, 0);
+    probe_free(p[PROBES - 1]);
+    for (int n = 0; n < PROBES; n++) loop_turn(loop, 0);
+    for (int i = 0; i < PROBES - 1; i++) probe_free(p[i]);
+    loop_free(loop);
+}
