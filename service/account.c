@@ -30,7 +30,7 @@ static void find_floor(struct core *c)
     c->floor_is_old = false;
     for (const struct store *s; (s = map_next(c->stores, &at)) != NULL;)
         for (size_t i = 0; i < s->slot_count; i++)
-            if (s->by_slot[i] != NULL) account_floor_comes(c, key_floor(s->by_slot[i]));
+            if (store_slot(s, i) != NULL) account_floor_comes(c, key_floor(store_slot(s, i)));
 }
 
 /* ---- the sum

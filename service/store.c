@@ -827,7 +827,7 @@ static enum status find_room(const struct store *s, const struct updater *u, str
     *n = (struct swap_needs){.more = 0};
     if (s->core->limits.memory_max == 0) return STATUS_OK;
     for (size_t i = 0; i < s->slot_count; i++)
-        if (s->by_slot[i] != NULL) add_needs(s->by_slot[i], u, n);
+        if (store_slot(s, i) != NULL) add_needs(store_slot(s, i), u, n);
     if (n->behind) n->slack = larger(n->slack, s->slack);
     uint64_t more = n->more + n->slack;
     if (n->keys > 0) snprintf(what, sizeof what, "the state of %zu key%s under %s", n->keys,
@@ -843,7 +843,7 @@ static void keep_room(struct store *s, const struct updater *u, const struct swa
     set_slack(s, n->slack);
     account_floor_comes(s->core, n->floor);
     for (size_t i = 0; n->keys > 0 && i < s->slot_count; i++) {
-        struct key *k = s->by_slot[i];
+        struct key *k = store_slot(s, i);
         if (k == NULL) continue;
         state_outlook(k, u, &o);
         if (o.size_then > key_kept_state(k)) key_keep(k, o.size_then);

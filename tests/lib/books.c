@@ -95,7 +95,7 @@ static const char *core_wrong(const struct core *c)
     MUST(reserved == c->staging_reserved);
     for (const struct store *s; (s = map_next(c->stores, &at)) != NULL;) {
         counted += s->slack;
-        for (size_t i = 0; i < s->slot_count; i++) counted += s->by_slot[i] != NULL ? s->by_slot[i]->counted : 0;
+        for (size_t i = 0; i < s->slot_count; i++) counted += store_slot(s, i) != NULL ? store_slot(s, i)->counted : 0;
     }
     MUST(counted <= c->counted);
     if (list_empty(&c->leavings)) MUST(c->device->bytes_held - c->cache_bytes + c->key_count * KEY_COST <= account_used(c));
