@@ -27,7 +27,7 @@ static struct error error;
 
 static void need_sim(void)
 {
-    if (!sim_present()) test_skip("the stand-in for CUDA was not built: it needs CUDA's headers");
+    if (!sim_present()) test_skip("it needs CUDA's headers: packages cuda-cudart-dev-13-0 cuda-crt-13-0, see README.md");
 }
 
 /* What open_compiling asks for; a test that has anything open by then asks first. */

@@ -61,7 +61,7 @@ static void open_both(const char *ptx, bool gathers)
 
     setenv("PARAMD_TEST_SIM", "paramd-ptx.so", 1);
     setenv("CUSIM_PTX", ptx, 1);
-    if (sim_replaced() || !sim_present()) test_skip("build/paramd-ptx.so was not built: it needs nvcc");
+    if (sim_replaced() || !sim_present()) test_skip("it needs nvcc: package cuda-nvcc-13-0, see README.md");
     CHECK_OK(sim_device_new(4, &gpu.d, &error), &error);
     device_free(gpu.d);
     CHECK_OK(cuda_device_new(&card, &gpu.d, &error), &error);

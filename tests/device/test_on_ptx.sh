@@ -3,7 +3,7 @@
 # makes of the same source: build/paramd-ptx.so has their PTX and interprets it (tests/cusim/ptxi.h).
 build=$(cd "$(dirname "$0")/../../build" && pwd)
 if [ ! -e "$build/paramd-ptx.so" ]; then
-    echo "skipped: build/paramd-ptx.so was not built: it needs nvcc"
+    echo "skipped: it needs nvcc: package cuda-nvcc-13-0, see README.md"
     echo "0 passed, 0 failed, 1 skipped"
     exit 0
 fi

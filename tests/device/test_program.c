@@ -376,7 +376,7 @@ TEST(texts_give_the_bits_of_the_rules_on_a_gpu)
 {
     static const enum dtype types[] = {DTYPE_f32, DTYPE_f64, DTYPE_bf16};
 
-    if (!sim_present()) test_skip("the stand-in for CUDA was not built: it needs CUDA's headers");
+    if (!sim_present()) test_skip("it needs CUDA's headers: packages cuda-cudart-dev-13-0 cuda-crt-13-0, see README.md");
     for (unsigned i = 0; i < SIM_SEEDS; i++) {
         struct device *d = NULL;
         CHECK_OK(sim_device_new(i, &d, &error), &error);
@@ -391,7 +391,7 @@ TEST(texts_give_the_bits_of_the_rules_on_a_gpu_that_compiles_them)
     static const enum dtype types[] = {DTYPE_f32, DTYPE_f64, DTYPE_f16, DTYPE_bf16};
     const size_t count = sim_replaced() ? COUNT : FEW;
 
-    if (!sim_present()) test_skip("the stand-in for CUDA was not built: it needs CUDA's headers");
+    if (!sim_present()) test_skip("it needs CUDA's headers: packages cuda-cudart-dev-13-0 cuda-crt-13-0, see README.md");
     for (unsigned t = 0; t < 4; t++) {
         struct device *d = NULL;
         CHECK_OK(sim_compiling_device_new(t, &d, &error), &error);
@@ -422,7 +422,7 @@ TEST(texts_give_the_bits_of_the_rules_on_several_cards)
 {
     struct device *members[2];
 
-    if (!sim_present() || sim_replaced()) test_skip("cards are drawn by the stand-in for CUDA, which needs CUDA's headers");
+    if (!sim_present() || sim_replaced()) test_skip("it needs CUDA's headers: packages cuda-cudart-dev-13-0 cuda-crt-13-0, see README.md");
     CHECK_OK(sim_cards_new(3, 2, members, &error), &error);
     run_some(several(members), DTYPE_f32, 8);
     if (sim_remains() != NULL) test_fail(__FILE__, __LINE__, "%s", sim_remains());

@@ -1061,7 +1061,7 @@ TEST(every_updater_agrees_with_its_formula_on_a_gpu)
     static const enum dtype types[] = {DTYPE_f32, DTYPE_f64, DTYPE_f16, DTYPE_bf16};
     struct error e;
 
-    if (!sim_present()) test_skip("the stand-in for CUDA was not built: it needs CUDA's headers");
+    if (!sim_present()) test_skip("it needs CUDA's headers: packages cuda-cudart-dev-13-0 cuda-crt-13-0, see README.md");
     CHECK_OK(sim_device_new(4, &far, &e), &e);
     for (unsigned i = 0; i < 4; i++) all_cases(types[i], true);
     all_cases(DTYPE_bf16, false);
@@ -1099,7 +1099,7 @@ TEST(every_updater_agrees_with_its_formula_on_several_cards)
     struct device *members[2];
     struct error e;
 
-    if (!sim_present() || sim_replaced()) test_skip("cards are drawn by the stand-in for CUDA, which needs CUDA's headers");
+    if (!sim_present() || sim_replaced()) test_skip("it needs CUDA's headers: packages cuda-cudart-dev-13-0 cuda-crt-13-0, see README.md");
     CHECK_OK(sim_cards_new(4, 2, members, &e), &e);
     open_several(members);
     all_cases(DTYPE_f32, true);

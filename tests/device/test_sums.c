@@ -185,7 +185,7 @@ TEST(lists_of_any_length_are_summed_wherever_the_sum_lies)
 static struct device *open_two_cards(unsigned seed)
 {
     if (!sim_present() || sim_replaced())
-        test_skip("two cards are drawn by the stand-in for CUDA, which needs CUDA's headers");
+        test_skip("it needs CUDA's headers: packages cuda-cudart-dev-13-0 cuda-crt-13-0, see README.md");
     return device_open(TWO_CARDS, seed);
 }
 

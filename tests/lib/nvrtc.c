@@ -16,7 +16,7 @@ void need_nvrtc(void)
 
     if (nvrtc.CompileProgram != NULL) return;
     if (test_lacks("nvrtc") || nvrtc_open(&(struct nvrtc_places){NULL, NULL}, &nvrtc, &e) != STATUS_OK)
-        test_skip("NVRTC is not installed here");
+        test_skip("it needs NVRTC: package cuda-nvrtc-13-0, see README.md");
 }
 
 char *nvrtc_ptx(const char *text)

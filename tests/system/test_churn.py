@@ -13,7 +13,9 @@ import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "api", "python"))
+sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
 
+import counted  # noqa: E402
 import numpy as np  # noqa: E402
 
 import paramd  # noqa: E402
@@ -186,7 +188,4 @@ class Churn(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    result = unittest.main(exit=False, verbosity=1).result
-    bad = len(result.failures) + len(result.errors)
-    print(f"{result.testsRun - bad - len(result.skipped)} passed, {bad} failed")
-    sys.exit(bad > 0)
+    counted.main()

@@ -13,6 +13,9 @@ import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "api", "python"))
+sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
+
+import counted  # noqa: E402
 import numpy as np
 import paramd
 
@@ -21,7 +24,7 @@ STAND_IN = os.path.join(ROOT, "build", "paramd-cusim.so")
 REAL = os.path.join(ROOT, "build", "paramd-cuda.so")
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("PARAMD_", "CUSIM_"))}
 ANY = ("--listen", "tcp://127.0.0.1:0", "--admin", "127.0.0.1:0", "--probe", "127.0.0.1:0")
-NEEDS_STAND_IN = unittest.skipUnless(os.path.exists(STAND_IN), "the stand-in for CUDA was not built: it needs CUDA's headers")
+NEEDS_STAND_IN = unittest.skipUnless(os.path.exists(STAND_IN), "it needs CUDA's headers: packages cuda-cudart-dev-13-0 cuda-crt-13-0, see README.md")
 
 
 def get(url):
@@ -405,7 +408,7 @@ class ListsInTheProcess(unittest.TestCase):
         self.assertIn("CUDA error 999", said["refused"][0][1])
 
 
-@unittest.skipUnless(os.path.exists(REAL), "there is no nvcc to build the plug-in with")
+@unittest.skipUnless(os.path.exists(REAL), "it needs nvcc: package cuda-nvcc-13-0, see README.md")
 @unittest.skipIf(os.path.exists("/proc/driver/nvidia"), "this machine has a driver")
 class WithoutADriver(unittest.TestCase):
     def test_the_daemon_says_what_cuda_says_and_serves_from_the_cpu(self):
@@ -422,9 +425,4 @@ class WithoutADriver(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    program = unittest.main(exit=False)
-    result = program.result
-    bad = len(result.failures) + len(result.errors)
-    skipped = f", {len(result.skipped)} skipped" if result.skipped else ""
-    print(f"{result.testsRun - bad - len(result.skipped)} passed, {bad} failed{skipped}")
-    sys.exit(bad > 0)
+    counted.main()

@@ -20,6 +20,8 @@ import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
+
+import counted  # noqa: E402
 import wire  # noqa: E402
 
 PARAMD = os.environ.get("PARAMD_BIN", os.path.join(ROOT, "build", "paramd"))
@@ -752,7 +754,4 @@ class Http(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    result = unittest.main(exit=False, verbosity=1).result
-    bad = len(result.failures) + len(result.errors)
-    print(f"{result.testsRun - bad} passed, {bad} failed")
-    sys.exit(bad > 0)
+    counted.main()

@@ -7,9 +7,13 @@ import re
 import shutil
 import subprocess
 import tempfile
+import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / 'tests' / 'lib'))
+
+import counted  # noqa: E402
 STAND_IN = ROOT / "build" / "paramd-cusim.so"
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("PARAMD_", "CUSIM_"))}
 
@@ -37,7 +41,7 @@ def shorten(path):
     path.write_text(changed)
 
 
-@unittest.skipUnless(STAND_IN.exists(), "the stand-in for CUDA was not built: it needs CUDA's headers")
+@unittest.skipUnless(STAND_IN.exists(), "it needs CUDA's headers: packages cuda-cudart-dev-13-0 cuda-crt-13-0, see README.md")
 class GpuCheck(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -115,9 +119,4 @@ class GpuCheck(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    result = unittest.main(exit=False, verbosity=0).result
-    bad, skipped = len(result.failures) + len(result.errors), len(result.skipped)
-    for why in sorted({why for _, why in result.skipped}):
-        print(f"skipped: {why}")
-    print(f"{result.testsRun - bad - skipped} passed, {bad} failed, {skipped} skipped")
-    raise SystemExit(bad > 0)
+    counted.main()

@@ -21,6 +21,8 @@ import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(ROOT, "api", "python"), os.path.join(ROOT, "tests", "lib")]
+
+import counted  # noqa: E402
 if os.environ.get("PARAMD_BIN"):
     os.environ.setdefault("PARAMD_DAEMON", os.environ["PARAMD_BIN"])
 
@@ -1199,8 +1201,4 @@ if __name__ == "__main__":
     import resource
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(20000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
     # Sockets of connections that the daemon refused are left to the collector.
-    result = unittest.main(exit=False, warnings="ignore").result
-    bad = len(result.failures) + len(result.errors)
-    skipped = len(result.skipped)
-    print(f"{result.testsRun - bad - skipped} passed, {bad} failed" + (f", {skipped} skipped" if skipped else ""))
-    sys.exit(bad > 0)
+    counted.main(warnings="ignore")

@@ -11,8 +11,10 @@ import uuid
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'api' / 'python'))
+sys.path.insert(0, str(ROOT / 'tests' / 'lib'))
 sys.path.insert(0, str(ROOT / 'tests' / 'system'))
 
+import counted  # noqa: E402
 import numpy as np
 import paramd
 import paramd.daemon
@@ -108,8 +110,4 @@ class Daemon(ManyKeys, unittest.TestCase):
 
 
 if __name__ == '__main__':
-    outcome = unittest.main(exit=False, testRunner=Runner).result
-    broken = len(outcome.failures) + len(outcome.errors)
-    sys.stderr.flush()
-    print(f'{outcome.passed} passed, {broken} failed', flush=True)
-    sys.exit(0 if broken == 0 and outcome.passed > 0 else 1)
+    counted.main()

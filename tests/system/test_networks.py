@@ -22,7 +22,9 @@ import xml.etree.ElementTree as xml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'api' / 'python'))
+sys.path.insert(0, str(ROOT / 'tests' / 'lib'))
 
+import counted  # noqa: E402
 import numpy as np
 import paramd
 from paramd import errors, sym, viz
@@ -162,7 +164,7 @@ class Drawings(unittest.TestCase):
                 self.assertEqual(file.read(), plot.source)
             self.assertEqual(plot.save(directory=folder), os.path.join(folder, 'mf.gv'))
 
-    @unittest.skipUnless(shutil.which('rsvg-convert'), 'rsvg-convert is not here')
+    @unittest.skipUnless(shutil.which('rsvg-convert'), "it needs rsvg-convert: package librsvg2-bin")
     def test_pdf_is_the_standard(self):
         with tempfile.TemporaryDirectory() as folder:
             path = viz.plot_network(factorization()).render(os.path.join(folder, 'net'))
@@ -290,7 +292,7 @@ class Command(unittest.TestCase):
         other.write_text('#!/bin/sh\nexit 1\n')
         self.assertIn("'own' can be had", self.run_it('viz', 'net.json', '--engine=dot', code=1, env=no_programs))
 
-    @unittest.skipUnless(shutil.which('dot'), 'dot is not here')
+    @unittest.skipUnless(shutil.which('dot'), "it needs dot: package graphviz")
     def test_graphviz_draws_what_we_write(self):
         self.run_it('viz', 'net.json', '--engine=dot', '-o', 'net.svg')
         drawing = xml.parse(os.path.join(self.folder.name, 'net.svg')).getroot()
@@ -496,7 +498,7 @@ class Daemon(unittest.TestCase):
                                    '--virtual-time-budget=5000', '--enable-logging=stderr', '--dump-dom',
                                    self.fields['admin'] + path], capture_output=True, text=True, timeout=90)
 
-    @unittest.skipUnless(shutil.which('chromium'), 'chromium is not here')
+    @unittest.skipUnless(shutil.which('chromium'), "it needs chromium: package chromium")
     def test_a_browser_shows_a_key_and_links_to_the_networks(self):
         self.put('linked')
         with self.store() as kv:
@@ -511,7 +513,7 @@ class Daemon(unittest.TestCase):
         self.assertNotIn('Content Security Policy', done.stderr)
         self.assertNotIn('Uncaught', done.stderr)
 
-    @unittest.skipUnless(shutil.which('chromium'), 'chromium is not here')
+    @unittest.skipUnless(shutil.which('chromium'), "it needs chromium: package chromium")
     def test_a_browser_shows_the_network(self):
         self.put('shown')
         done = self.browse('/networks/shown#color=size&find=reducci%C3%B3n')
@@ -540,17 +542,5 @@ class Example(unittest.TestCase):
             self.assertEqual(len(os.listdir(shared)), 2)
 
 
-class Count(unittest.TextTestResult):
-    passed = 0
-
-    def addSuccess(self, test):
-        super().addSuccess(test)
-        self.passed += 1
-
-
 if __name__ == '__main__':
-    result = unittest.TextTestRunner(resultclass=Count, verbosity=0).run(unittest.defaultTestLoader.loadTestsFromModule(sys.modules[__name__]))
-    failed = len(result.failures) + len(result.errors)
-    skipped = f', {len(result.skipped)} skipped' if result.skipped else ''
-    print(f'{result.passed} passed, {failed} failed{skipped}')
-    sys.exit(failed > 0)
+    counted.main()

@@ -22,7 +22,9 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'api' / 'python'))
+sys.path.insert(0, str(ROOT / 'tests' / 'lib'))
 
+import counted  # noqa: E402
 import numpy as np
 import paramd
 import paramd.daemon
@@ -1216,23 +1218,6 @@ class Demo(Case):
         self.assertGone(children)
 
 
-# ---- counting -------------------------------------------------------------------------------------------------------
-
-class Result(unittest.TextTestResult):
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.passed = 0
-
-    def addSuccess(self, test):
-        super().addSuccess(test)
-        self.passed += 1
-
-
-class Runner(unittest.TextTestRunner):
-    resultclass = Result
-
-
 def load_tests(loader, standard, pattern):
     # Remote has no tests of its own.
     return unittest.TestSuite(loader.loadTestsFromTestCase(c)
@@ -1240,8 +1225,4 @@ def load_tests(loader, standard, pattern):
 
 
 if __name__ == '__main__':
-    outcome = unittest.main(exit=False, testRunner=Runner).result
-    broken = len(outcome.failures) + len(outcome.errors)
-    sys.stderr.flush()
-    print(f'{outcome.passed} passed, {broken} failed', flush=True)
-    sys.exit(0 if broken == 0 and outcome.passed > 0 else 1)
+    counted.main()

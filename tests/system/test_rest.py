@@ -31,6 +31,9 @@ ANY = ["--listen", "tcp://127.0.0.1:0", "--admin", "127.0.0.1:0", "--probe", "12
 MANUAL = os.path.join(ROOT, "web", "rest.md")
 
 sys.path.insert(0, os.path.join(ROOT, "api", "python"))
+sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
+
+import counted  # noqa: E402
 import paramd  # noqa: E402
 
 
@@ -689,7 +692,7 @@ class Updaters(Case):
         self.made("/v1/stores/u/keys/i", {"dtype": "int32", "data": [1]})
         self.refused(self.d.ask("PUT", self.AT, {"type": "sgd"}, If_Match="*"), 422, "updater-incompatible", "'i'")
 
-    @unittest.skipUnless(shutil.which("curl"), "curl is not here")
+    @unittest.skipUnless(shutil.which("curl"), "it needs curl: package curl")
     def test_the_line_that_a_refusal_prints_works(self):
         document = {"type": "sgd", "learning_rate": 0.25}
         answer = self.d.ask("PUT", self.AT, document)
@@ -710,7 +713,7 @@ class Updaters(Case):
         done = subprocess.run(["sh", "-c", answer[2]["curl"] + " -sS -w '%{http_code}'"], capture_output=True, text=True, timeout=20)
         self.assertEqual(done.stdout, "204", done)
 
-    @unittest.skipUnless(shutil.which("curl"), "curl is not here")
+    @unittest.skipUnless(shutil.which("curl"), "it needs curl: package curl")
     def test_with_a_token_the_line_takes_it_from_the_environment(self):
         with tempfile.NamedTemporaryFile("w") as file:
             file.write("s3cret-token-of-it")
@@ -1167,7 +1170,7 @@ class Metrics(Case):
     def test_the_start_time_is_the_same_at_each_scrape(self):
         self.assertEqual(len({self.scrape()["process_start_time_seconds"][None] for _ in range(30)}), 1)
 
-    @unittest.skipUnless(shutil.which("promtool"), "promtool is not here; parse_metrics has looked")
+    @unittest.skipUnless(shutil.which("promtool"), "it needs promtool: package prometheus")
     def test_promtool_has_nothing_to_say(self):
         text = self.d.ask("GET", "/metrics", door="probe")[2]
         done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=20)
@@ -1182,7 +1185,7 @@ class Manual(Case):
         routes += [f"GET {path}" for path in ("/livez", "/readyz", "/metrics")]
         self.assertEqual(sorted(heads), sorted(routes))
 
-    @unittest.skipUnless(shutil.which("curl"), "curl is not here")
+    @unittest.skipUnless(shutil.which("curl"), "it needs curl: package curl")
     def test_the_lines_of_the_manual_work_in_their_order(self):
         with open(MANUAL, encoding="utf-8") as f:
             lines = re.findall(r"^    \$ (.+)$", f.read(), re.M)
@@ -1430,8 +1433,4 @@ class Ends(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    result = unittest.main(exit=False, verbosity=1).result
-    bad = len(result.failures) + len(result.errors)
-    skipped = len(result.skipped)
-    print(f"{result.testsRun - bad - skipped} passed, {bad} failed" + (f", {skipped} skipped" if skipped else ""))
-    sys.exit(bad > 0)
+    counted.main()

@@ -33,7 +33,7 @@ static struct queue *queue;
 /* For this process and for those that it starts: the stand-in, or the plug-in for the GPU of this machine. */
 static void choose_plugin(const char *policy)
 {
-    if (!sim_present()) test_skip("the stand-in for CUDA was not built: it needs CUDA's headers");
+    if (!sim_present()) test_skip("it needs CUDA's headers: packages cuda-cudart-dev-13-0 cuda-crt-13-0, see README.md");
     setenv("PARAMD_CUDA_PLUGIN", sim_path(), 1);
     setenv("CUSIM_SHARE", "1", 1);
     setenv("CUSIM_POLICY", policy, 1);

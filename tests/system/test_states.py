@@ -17,7 +17,9 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'api' / 'python'))
+sys.path.insert(0, str(ROOT / 'tests' / 'lib'))
 
+import counted  # noqa: E402
 import numpy as np
 import paramd
 import paramd.daemon
@@ -627,14 +629,5 @@ class RemoteHalves(Halves, Case):
         self.assertEqual(self.kv.pull('h').tolist(), [0.5, 1.5])
 
 
-class Result(unittest.TextTestResult):
-    def count(self):
-        bad = len({str(test) for test, _ in self.failures + self.errors})
-        return self.testsRun - bad - len(self.skipped), bad, len(self.skipped)
-
-
 if __name__ == '__main__':
-    runner = unittest.TextTestRunner(stream=sys.stdout, resultclass=Result)
-    result = runner.run(unittest.defaultTestLoader.loadTestsFromModule(sys.modules[__name__]))
-    print('%d passed, %d failed, %d skipped' % result.count())
-    sys.exit(not result.wasSuccessful())
+    counted.main()

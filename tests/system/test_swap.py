@@ -18,6 +18,8 @@ import zlib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(ROOT, "api", "python"), os.path.join(ROOT, "tests", "lib")]
+
+import counted  # noqa: E402
 if os.environ.get("PARAMD_BIN"):
     os.environ.setdefault("PARAMD_DAEMON", os.environ["PARAMD_BIN"])
 
@@ -463,7 +465,4 @@ class Swaps(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    result = unittest.main(exit=False, verbosity=1).result
-    bad = len(result.failures) + len(result.errors)
-    print(f"{result.testsRun - bad} passed, {bad} failed")
-    sys.exit(bad > 0)
+    counted.main()

@@ -12,7 +12,9 @@ import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'api' / 'python'))
+sys.path.insert(0, str(ROOT / 'tests' / 'lib'))
 
+import counted  # noqa: E402
 import numpy as np
 import paramd
 
@@ -60,7 +62,6 @@ SCHEDULES = [
 ]
 
 
-
 def repair_nadam():
     """PyTorch before 2.0 has the mean's product of momenta wrong: mu(t) is in it twice. (2.0 has it as in the paper.)"""
     module = sys.modules['torch.optim.nadam']
@@ -68,7 +69,7 @@ def repair_nadam():
     exec(source.replace('mu_product * mu * mu_next', 'mu_product * mu_next'), vars(module))
 
 
-@unittest.skipIf(torch is None, 'there is no PyTorch here')
+@unittest.skipIf(torch is None, "it needs PyTorch: package python3-torch")
 class Torch(unittest.TestCase):
     worst = {}
 
@@ -136,7 +137,4 @@ class Torch(unittest.TestCase):
 
 
 if __name__ == '__main__':
-    result = unittest.main(exit=False).result
-    bad, skipped = len(result.failures) + len(result.errors), len(result.skipped)
-    print(f'{result.testsRun - bad - skipped} passed, {bad} failed, {skipped} skipped')
-    sys.exit(bad > 0)
+    counted.main()

@@ -19,7 +19,9 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'api' / 'python'))
+sys.path.insert(0, str(ROOT / 'tests' / 'lib'))
 
+import counted  # noqa: E402
 import numpy as np
 import paramd
 import paramd.daemon
@@ -1123,14 +1125,5 @@ class OnADaemon(unittest.TestCase):
             self.assertIn(result, run.stdout)
 
 
-class Result(unittest.TextTestResult):
-    def count(self):
-        bad = len(self.failures) + len(self.errors) + len(self.unexpectedSuccesses)
-        return self.testsRun - bad - len(self.skipped), bad, len(self.skipped)
-
-
 if __name__ == '__main__':
-    runner = unittest.TextTestRunner(stream=sys.stdout, resultclass=Result)
-    result = runner.run(unittest.defaultTestLoader.loadTestsFromModule(sys.modules[__name__]))
-    print('%d passed, %d failed, %d skipped' % result.count())
-    sys.exit(not result.wasSuccessful())
+    counted.main()

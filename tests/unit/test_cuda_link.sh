@@ -26,7 +26,7 @@ ptx_is_one_below_100() {
 programs_need_no_cuda() { ! readelf -d build/paramd build/libparamd.so | grep NEEDED | grep -i -e cuda -e nvrtc -e nccl; }
 
 if [ ! -e "$so" ]; then
-    echo "skipped: $so was not built"
+    echo "skipped: it needs nvcc: package cuda-nvcc-13-0, see README.md"
     echo "0 passed, 0 failed, 1 skipped"
     exit 0
 fi

@@ -64,7 +64,7 @@ static void open_test(struct plane_test *t, unsigned seed, const char *options)
     struct device *cards[RANKS + 1];
     struct error e;
 
-    if (!sim_present() || sim_replaced()) test_skip("there is no stand-in for CUDA");
+    if (!sim_present() || sim_replaced()) test_skip("it needs CUDA's headers: packages cuda-cudart-dev-13-0 cuda-crt-13-0, see README.md");
     *t = (struct plane_test){.step = 1};
     sim_nccl(true);
     CHECK_OK(sim_cards_new(seed, RANKS + 1, cards, &e), &e);
@@ -661,7 +661,7 @@ TEST(without_nccl_there_is_no_plane)
     struct device *d;
     struct error e;
 
-    if (!sim_present() || sim_replaced()) test_skip("there is no stand-in for CUDA");
+    if (!sim_present() || sim_replaced()) test_skip("it needs CUDA's headers: packages cuda-cudart-dev-13-0 cuda-crt-13-0, see README.md");
     CHECK_OK(sim_cards_new(1, 1, &d, &e), &e);
     sim_nccl(false);
     struct fixture *f = fixture_new(d, 0);
