@@ -1,6 +1,7 @@
 #include "web/door.h"
 
 #include "service/base/mem.h"
+#include "web/json.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -8,15 +9,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
-
-/* A text of jansson's, which comes from the allocator that the program has given it. */
-static void text_free(char *text)
-{
-    json_free_t give = free;
-
-    json_get_alloc_funcs(NULL, &give);
-    give(text);
-}
 
 struct door {
     struct server *server;
@@ -182,7 +174,7 @@ static enum status hello(struct door *d, const char *token, struct error *e)
     reply_fini(&r);
     json_decref(said);
     json_decref(in);
-    text_free(text);
+    json_text_free(text);
     return s;
 }
 
@@ -326,7 +318,7 @@ enum status door_json(struct door *d, unsigned method, json_t *in, unsigned wait
     json_decref(in);
     if (text == NULL) return error_retry(e, REASON_NO_MEMORY, RETRY_MS, "no memory for a request");
     s = door_call(d, &q, &r, e);
-    text_free(text);
+    json_text_free(text);
     if (s != STATUS_OK) return s;
     *out = json_loadb(r.body.at, r.body.size, JSON_ALLOW_NUL, NULL);
     reply_fini(&r);

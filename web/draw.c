@@ -1,4 +1,5 @@
 /* Networks over HTTP: kept, drawn, summed up, described, with what the store knows of their parameters. */
+#include "web/json.h"
 #include "web/networks.h"
 #include "web/page.h"
 #include "web/routes.h"
@@ -177,7 +178,7 @@ static void render(struct exchange *x, struct bytes file, uint64_t serial, json_
     struct error e;
 
     bool known = inputs != NULL;
-    free(inputs);
+    json_text_free(inputs);
     if (!known) {
         say_problem(x, REASON_NO_MEMORY, "no memory for a drawing");
         return;

@@ -109,4 +109,12 @@ static void write(struct buf *out, const json_t *v, unsigned indent, bool line)
     }
 }
 
+void json_text_free(char *text)
+{
+    json_free_t give = free;
+
+    json_get_alloc_funcs(NULL, &give);
+    give(text);
+}
+
 void json_write(struct buf *out, const json_t *v) { write(out, v, 0, false); }

@@ -11,5 +11,7 @@
 void json_write(struct buf *out, const json_t *v);
 void json_write_text(struct buf *out, struct bytes text);        /* quoted; UTF-8 */
 void json_write_number(struct buf *out, double v);               /* finite; with a point or an exponent */
+/* Frees a text of json_dumps, by the allocator that the program has given to jansson. */
+void json_text_free(char *text);
 
 #endif
