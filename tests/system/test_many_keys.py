@@ -12,14 +12,12 @@ import uuid
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'api' / 'python'))
 sys.path.insert(0, str(ROOT / 'tests' / 'lib'))
-sys.path.insert(0, str(ROOT / 'tests' / 'system'))
 
 import counted  # noqa: E402
 import numpy as np
 import paramd
 import paramd.daemon
 from paramd import errors
-from test_python import Runner
 
 LONG = os.environ.get('LONG', '0') not in ('', '0')
 COUNT = 10**6 if LONG else 10**5

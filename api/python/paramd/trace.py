@@ -165,10 +165,15 @@ _HARMLESS = {'sleep', 'fspath', 'getpid', 'stat'}
 
 
 def _watch_calls(frame, event, function):
-    """A profiler: refuses calls of clocks and sources of chance from the function's own code."""
-    if event != 'c_call' or _world._is_foreign(frame.f_globals.get('__name__', '')):
+    """A profiler: refuses calls of clocks and sources of chance from the function's own code, and notes that this
+    thread draws random numbers, whoever's code does it for the function."""
+    if event != 'c_call':
         return
     of = getattr(function, '__self__', None)
+    if isinstance(of, _world._RANDOM) and tracing.now is not None:
+        tracing.now.drew = True
+    if _world._is_foreign(frame.f_globals.get('__name__', '')):
+        return
     name = f'{of.__module__}.{of.__name__}' if isinstance(of, type) else getattr(function, '__module__', None)
     if name is None and isinstance(of, types.ModuleType):
         name = of.__name__
@@ -245,6 +250,7 @@ class _Run:
         watched, before = watched and sys.getprofile() is None, tracing.now
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             tracing.now = self
+            self.drew = not watched              # not known then, so it may have drawn
             if watched:
                 sys.setprofile(_watch_calls)
             self.raised = None
@@ -358,9 +364,10 @@ class _OneKey:
         try:
             node = self.run.call(self.key, number, self.shows, watched=True)
         finally:
-            # Another thread may have drawn, whose numbers must not come again. It does not each time.
+            # Another thread may have drawn, whose numbers must not come again. Where the calls of this one cannot be
+            # watched, several runs in a row must show that it draws.
             line = None
-            if _world.Chance() != before:
+            if self.run.drew and _world.Chance() != before:
                 lines = itertools.takewhile(bool, (self._line(_world.Chance) for _ in range(_SURE)))
                 lines = list(lines)
                 line = lines[0] if len(lines) == _SURE else None
