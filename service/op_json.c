@@ -7,6 +7,7 @@
 #include "service/base/log.h"
 #include "service/base/mem.h"
 #include "service/swap.h"
+#include "service/updater_document.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -580,26 +581,47 @@ struct swapping {
     struct bytes etag;               /* size 0: none was given */
     struct store_swap swap;
     struct swap_report *report;      /* owned; NULL: not begun */
+    json_t *dropped;                 /* what the present updater has and the document leaves out; owned; NULL: not looked for */
 };
 
 static void swapping_free(struct swapping *x)
 {
     swap_report_free(x->report);
+    json_decref(x->dropped);
     swap_end(&x->swap);
     json_decref(x->in);
     request_free(x->request);
     mem_free(x);
 }
 
+static void warn_of_dropped(json_t *report, const json_t *dropped)
+{
+    size_t i;
+    json_t *row;
+
+    json_array_foreach(dropped, i, row) {
+        char *from = json_dumps(json_object_get(row, "from"), JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+        char *to = json_dumps(json_object_get(row, "to"), JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+        if (from != NULL && to != NULL)
+            json_array_append_new(json_object_get(report, "warnings"),
+                                  json_sprintf("/%s: goes from %s back to its default, %s, as the document does not say it",
+                                               json_string_value(json_object_get(row, "name")), from, to));
+        mem_free(from);
+        mem_free(to);
+    }
+}
+
 static void swapping_answer(struct swapping *x, bool changed)
 {
     struct store *s = x->swap.store;
-    json_t *j = json_pack("{s:b,s:I}", "changed", changed, "effective_from_version", (json_int_t)x->swap.version);
+    json_t *j = json_pack("{s:b,s:I,s:O}", "changed", changed, "effective_from_version", (json_int_t)x->swap.version,
+                          "dropped", x->dropped);
     json_t *program = x->would_be != NULL ? document_report(x->would_be) : NULL;
 
     if (changed) set(&j, "first_versions", swap_first_versions(s));
     if (program != NULL) set(&j, "program", program);
     if (x->report != NULL) set(&j, "report", swap_report_json(x->report, s));
+    if (x->report != NULL && j != NULL) warn_of_dropped(json_object_get(j, "report"), x->dropped);
     if (x->tells_updater) set(&j, "updater", json_loads(updater_text(x->swap.updater), 0, NULL));
     answer_json(x->request, j);
     swapping_free(x);
@@ -649,9 +671,11 @@ static bool swapping_piece(struct job *j)
     if (swapping_refused(x, st, &e)) return true;
     bool changed = swap_changes(w);
     if (changed) st = swap_check_room(w, &e);
+    x->dropped = document_dropped(store_updater(w->store), w->updater, json_object_get(x->in, "updater"));
+    if (st == STATUS_OK && x->dropped == NULL) st = error_set(&e, REASON_NO_MEMORY, "no memory to compare updaters");
     if (swapping_refused(x, st, &e)) return true;
+    if (x->would_be == NULL) swap_commit(w);
     if (changed && x->would_be == NULL) {
-        swap_commit(w);
         log_info("server", "store '%s': updater %s", w->store->name, updater_text(w->updater));
     }
     swapping_answer(x, changed);

@@ -574,6 +574,12 @@ enum status store_dead_blocks(const struct store *s, struct error *e)
     return STATUS_OK;
 }
 
+/* A store of async mode may be made to insist on an updater. */
+static bool takes_pushes(const struct store *s)
+{
+    return s->options.mode != MODE_ASYNC || s->updater != NULL || s->options.async_default != ASYNC_ERROR;
+}
+
 /* Its round has ended. A younger one may end before an older one does, when somebody died between his two pushes. */
 static bool is_late(const struct key *k, uint64_t step)
 {
@@ -611,7 +617,7 @@ enum status store_push_check(struct store *s, struct key *k, struct worker *w, u
     if (step != next)
         return error_retry(e, REASON_STEP_ORDER, RETRY_MS, "push %" PRIu64 " of %s: the next one of this worker is %"
                            PRIu64, step, key_name_print(&k->name, name), next);
-    if (s->options.mode == MODE_ASYNC && s->updater == NULL && s->options.async_default == ASYNC_ERROR)
+    if (!takes_pushes(s))
         return error_set(e, REASON_UPDATER_NEEDED, "store '%s': an updater needs to be set for async mode", s->name);
     if (s->options.mode != MODE_SYNC) return STATUS_OK;
     enum status st = plane_not_busy(k, e);
@@ -890,9 +896,9 @@ void swaps_follow(struct key *k)
 
 bool swap_changes(const struct store_swap *x)
 {
-    const struct updater *present = x->store->updater;
+    const struct store *s = x->store;
 
-    return present == NULL || x->how == STATES_RESET || !updater_equal(present, x->updater);
+    return x->how == STATES_RESET || !takes_pushes(s) || !updater_equal(store_updater(s), x->updater);
 }
 
 enum status swap_check_room(struct store_swap *x, struct error *e)
@@ -905,9 +911,11 @@ void swap_commit(struct store_swap *x)
 {
     struct store *s = x->store;
 
-    assert(x->at >= s->slot_count && x->why.reason == REASON_NONE && swap_changes(x));
+    assert(x->at >= s->slot_count && x->why.reason == REASON_NONE);
+    /* Where none was set, an equal one is set all the same: from now on it is what somebody chose. */
+    if (!swap_changes(x) && s->updater != NULL) return;
     updater_follow(x->updater, s->updater, x->how);
-    keep_room(s, x->updater, &x->needs);
+    if (swap_changes(x)) keep_room(s, x->updater, &x->needs);
     updater_drop(s->updater);
     s->updater = updater_hold(x->updater);
 }

@@ -176,7 +176,8 @@ bool swap_changes(const struct store_swap *x);
 /* Under --memory-max, whether the states of the keys have room under the new updater; looks at all keys in one go. LIMIT,
  * with the sum. All keys have been looked at, and it changes something. */
 enum status swap_check_room(struct store_swap *x, struct error *e) MUST_CHECK;
-/* Does it. There is room, all keys have been looked at, it changes something, and `why` says nothing. */
+/* Does it, if it changes anything; an equal updater is set where none was. There is room, all keys have been looked at, and
+ * `why` says nothing. */
 void swap_commit(struct store_swap *x);
 void swap_end(struct store_swap *x);
 /* A key of the store has come, or got an update or a round. */

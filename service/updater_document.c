@@ -578,3 +578,59 @@ enum status document_write(struct updater *u, struct error *e)
     buf_fini(&b);
     return u->text != NULL ? STATUS_OK : error_set(e, REASON_NO_MEMORY, "no memory for the text of an updater");
 }
+
+/* ---- what a document leaves out --------------------------------------------------------------------------------- */
+
+/* Numbers, words and flags stand for themselves; a list is as long as it is, a schedule is of its type. */
+static json_t *brief(const json_t *value)
+{
+    if (json_is_array(value)) return json_integer((json_int_t)json_array_size(value));
+    if (json_is_real(value) && fabs(json_real_value(value)) < 1e9 && json_real_value(value) == floor(json_real_value(value)))
+        return json_integer((json_int_t)json_real_value(value));
+    if (json_is_object(value)) return json_incref(json_object_get(value, "type"));
+    return value != NULL ? json_incref((json_t *)value) : json_null();
+}
+
+/* Members of `old` that `said` does not have and `now` has otherwise. all: also those that now does not have. */
+static bool add_dropped(json_t *list, const char *prefix, const json_t *old, const json_t *now, const json_t *said, bool all)
+{
+    const char *name;
+    json_t *value;
+
+    json_object_foreach((json_t *)old, name, value) {
+        json_t *then = json_object_get(now, name);
+        if (json_object_get(said, name) != NULL || (then == NULL && !all)) continue;
+        if (strcmp(name, "params") == 0 || (then != NULL && json_equal(value, then))) continue;
+        json_t *to = json_is_array(value) && then == NULL ? json_integer(0) : brief(then);
+        json_t *row = json_pack("{s:s+,s:o,s:o}", "name", prefix, name, "from", brief(value), "to", to);
+        if (row == NULL || json_array_append_new(list, row) != 0) return false;
+    }
+    return true;
+}
+
+/* The members of one member that both have, "params/lr": what it does not say is dropped just as silently. */
+static bool add_dropped_of(json_t *list, const char *member, const json_t *old, const json_t *now, const json_t *said)
+{
+    const json_t *a = json_object_get(old, member), *b = json_object_get(now, member);
+    json_t *types[] = {json_object_get(a, "type"), json_object_get(b, "type")};
+    char prefix[16];
+
+    if (types[0] != NULL && !json_equal(types[0], types[1])) return true;
+    snprintf(prefix, sizeof prefix, "%s/", member);
+    return add_dropped(list, prefix, a, b, json_object_get(said, member), false);
+}
+
+json_t *document_dropped(const struct updater *before, const struct updater *u, const json_t *said)
+{
+    json_t *old = json_loads(before->text, 0, NULL), *now = json_loads(u->text, 0, NULL), *list = json_array();
+    bool ok = old != NULL && now != NULL && list != NULL;
+
+    if (ok && before->row == u->row) {
+        ok = add_dropped(list, "", old, now, said, true) && add_dropped_of(list, "params", old, now, said);
+        if (ok && json_is_object(json_object_get(said, "schedule"))) ok = add_dropped_of(list, "schedule", old, now, said);
+    }
+    if (!ok) json_decref(list);
+    json_decref(old);
+    json_decref(now);
+    return ok ? list : NULL;
+}

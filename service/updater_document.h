@@ -35,6 +35,10 @@ struct updater {
 /* Fills row, numbers, schedule and overrides; what it made is the caller's to free also when it fails. *all, if there
  * is one, gets every fault as a line. */
 enum status document_read(struct bytes json, struct updater *u, struct buf *all, struct error *e) MUST_CHECK;
+/* The numbers that `said`, the document that u was read from, does not have and that u has otherwise than `before` of the
+ * same type: [{"name": "momentum", "from": 0.9, "to": 0}], empty when there are none; those within
+ * another as "params/lr", "schedule/warmup_steps". from and to of overrides are how many there are, of a schedule its type or null. NULL without memory. */
+json_t *document_dropped(const struct updater *before, const struct updater *u, const json_t *said) MUST_CHECK;
 /* Makes u->text. */
 enum status document_write(struct updater *u, struct error *e) MUST_CHECK;
 

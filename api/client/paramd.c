@@ -862,19 +862,54 @@ static enum status check_document(const char *text, struct error *e)
     return STATUS_OK;
 }
 
+/* Appends the members of an object; dry_run gets the one of that name. The daemon checks them. */
+static enum status put_options(struct buf *b, const char *options, bool *dry_run, struct error *e)
+{
+    json_t *doc = json_loads(options, JSON_REJECT_DUPLICATES, NULL);
+    enum status s = STATUS_OK;
+
+    if (!json_is_object(doc) || json_object_get(doc, "updater") != NULL || json_object_get(doc, "store") != NULL)
+        s = error_set(e, REASON_BAD_ARGUMENT, "options: an object such as {\"states\": \"convert\", \"dry_run\": true}");
+    char *text = s == STATUS_OK ? json_dumps(doc, JSON_COMPACT) : NULL;
+    if (s == STATUS_OK && text == NULL) s = error_set(e, REASON_NO_MEMORY, "no memory for a request");
+    if (text != NULL && strlen(text) > 2) buf_format(b, ",%.*s", (int)strlen(text) - 2, text + 1);
+    *dry_run = json_is_true(json_object_get(doc, "dry_run"));
+    json_decref(doc);
+    free(text);
+    return s;
+}
+
+static enum status keep_answer(void *ctx, const char *answer, struct error *e)
+{
+    char **out = ctx;
+
+    *out = mem_text(answer, strlen(answer));
+    return *out != NULL ? STATUS_OK : error_set(e, REASON_NO_MEMORY, "no memory for the answer");
+}
+
 int paramd_set_updater(struct paramd *kv, const char *document, struct paramd_error *e)
 {
+    return paramd_set_updater_with(kv, document, NULL, NULL, e);
+}
+
+int paramd_set_updater_with(struct paramd *kv, const char *document, const char *options, char **answer,
+                            struct paramd_error *e)
+{
+    if (answer != NULL) *answer = NULL;
+
     struct error error;
-    struct request r = {.method = WIRE_SetUpdater};
+    struct request r = {.method = WIRE_SetUpdater, .read = answer != NULL ? keep_answer : NULL, .ctx = answer};
     enum status s = drive_enter(kv, &error);
+    bool dry_run = false;
 
     if (s != STATUS_OK) return told(s, &error, e);
     if (document == NULL) document = "null";
     s = check_document(document, &error);
     buf_text(&r.members, "\"updater\":");
     buf_text(&r.members, document);
+    if (s == STATUS_OK && options != NULL) s = put_options(&r.members, options, &dry_run, &error);
     s = ask(kv, &r, s, &error);
-    if (s == STATUS_OK) kv->function = NULL;
+    if (s == STATUS_OK && !dry_run) kv->function = NULL;
     drive_leave(kv);
     return told(s, &error, e);
 }

@@ -59,6 +59,30 @@ static json_t *document_of(const char *argument, const char *text, size_t size)
     return j;
 }
 
+static int updater_check_document(const struct ctl *c, json_t *document);
+
+/* A number as it is written in documents. */
+static const char *plain(const json_t *value, char out[CELL_SIZE])
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+
+    snprintf(out, CELL_SIZE, "%s", text != NULL ? text : "?");
+    free(text);
+    return out;
+}
+
+static void print_dropped(const json_t *j)
+{
+    char from[CELL_SIZE], to[CELL_SIZE];
+    const json_t *row;
+    size_t i;
+
+    json_array_foreach(json_object_get(j, "dropped"), i, row)
+        printf("warning: %s %s -> %s: the document does not say it, so it goes back to its default\n",
+               json_string_value(json_object_get(row, "name")), plain(json_object_get(row, "from"), from),
+               plain(json_object_get(row, "to"), to));
+}
+
 static int updater_set(const struct ctl *c, const char *argument)
 {
     size_t size;
@@ -67,12 +91,15 @@ static int updater_set(const struct ctl *c, const char *argument)
     json_t *document = text != NULL ? document_of(argument, text, size) : NULL, *in, *j;
 
     free(text);
+    if (c->dry_run) return updater_check_document(c, document);
     if (document == NULL) return EXIT_USAGE;
     in = of_store(c);
     json_object_set_new(in, "updater", document);
+    if (c->states != NULL) json_object_set_new(in, "states", json_string(c->states));
     j = ask(c, "SetUpdater", in, &code);
     if (j == NULL) return code;
     if (c->json) return show_json(j);
+    print_dropped(j);
     if (json_is_true(json_object_get(j, "changed")))
         printf("set; new from version %llu on\n", whole(j, "effective_from_version"));
     else puts("it was set already");
@@ -172,6 +199,7 @@ static int updater_check_document(const struct ctl *c, json_t *document)
     if (document == NULL) return EXIT_USAGE;
     in = of_store(c);
     json_object_set_new(in, "updater", document);
+    if (c->states != NULL) json_object_set_new(in, "states", json_string(c->states));
     j = ask(c, "UpdaterCheck", in, &code);
     if (j == NULL) return code;
     if (c->json) return show_json(j);
@@ -245,7 +273,7 @@ static int check(const struct ctl *c, const char *argument)
 {
     size_t size;
     char *text = read_argument(argument, &size);
-    bool alone = c->url == NULL && c->store == NULL;
+    bool alone = c->url == NULL && c->store == NULL && c->states == NULL && !c->dry_run;
     int code = EXIT_USAGE;
 
     if (text == NULL) return code;

@@ -10,7 +10,7 @@
 
 enum flag_kind { FLAG_TEXT, FLAG_ON, FLAG_BYTES, FLAG_SECONDS };
 enum { ANYWHERE = 1, KEYS = 2, GET = 4, PULL = 8, PUT = 16, PUSH = 32, BENCH = 64, TOP = 128, VIZ = 256, SUMMARY = 512,
-       STATS = 1024, DELETE = 2048 };
+       STATS = 1024, DELETE = 2048, UPDATER = 4096 };
 
 static const struct flag_row {
     const char *name, *argument;
@@ -33,6 +33,9 @@ static const struct flag_row {
     {"wait", "", FLAG_ON, offsetof(struct ctl, wait), GET | PULL | PUSH,
      "get, pull: until there is a newer version; push: until it is applied"},
     {"force", "", FLAG_ON, offsetof(struct ctl, force), PUT | DELETE, "also while a round of the key is open, which fails"},
+    {"states", "keep|reset|convert", FLAG_TEXT, offsetof(struct ctl, states), UPDATER,
+     "what becomes of the optimizer's slots [keep]"},
+    {"dry-run", "", FLAG_ON, offsetof(struct ctl, dry_run), UPDATER, "set: only tells what would become of the store's keys"},
     {"dtype", "TYPE", FLAG_TEXT, offsetof(struct ctl, dtype), PUT | PUSH, "of a JSON value [the key's, else float32]"},
     {"key-type", "int|str", FLAG_TEXT, offsetof(struct ctl, key_type), GET | PULL | PUT | PUSH | STATS | DELETE,
      "of KEY [the store's; in an empty store a number is a number]"},
@@ -90,10 +93,11 @@ static const struct command {
     {"stats", "KEY", 1, 1, STATS, run_stats, "norms, extremes, NaNs and histograms of a key",
      "Looking starts the measuring: gradient and update are told from the next step on.\n"
      "  paramctl stats fc1_weight\n"},
-    {"updater", "[get|set|check WHAT]", 0, 2, ANYWHERE, run_updater, "the updater of a store",
+    {"updater", "[get|set|check WHAT]", 0, 2, UPDATER, run_updater, "the updater of a store",
      "WHAT is the name of an updater, a document, or a file with a document or a text in the updater language.\n"
      "  paramctl updater set sgd\n"
      "  paramctl updater set '{\"type\": \"sgd\", \"learning_rate\": 0.1}'\n"
+     "  paramctl updater set adam --states convert --dry-run\n"
      "  paramctl updater set rule.txt      a text in the updater language, or a file with a document; - is stdin\n"
      "  paramctl updater check rule.txt    what the text or document is and does; no daemon is asked\n"
      "  paramctl updater check rule.txt --url tcp://127.0.0.1:7700    and what would become of a store's keys under it\n"

@@ -28,8 +28,8 @@ struct ctl {
     double timeout;                              /* seconds, to connect and for a newer version; 0: not given */
     bool json, color;
     const char *npy, *into, *dtype, *key_type;   /* flags of single commands */
-    const char *out, *format, *engine, *view, *direction, *color_by, *shape, *expand;
-    bool force, wait, once, live, as_text;
+    const char *out, *format, *engine, *view, *direction, *color_by, *shape, *expand, *states;
+    bool force, wait, once, live, as_text, dry_run;
     uint64_t limit, size;
     double seconds, interval;
     const char *args[ARGS_MAX];

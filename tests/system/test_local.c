@@ -204,6 +204,28 @@ TEST(an_updater_document_is_used)
     paramd_close(kv);
 }
 
+TEST(an_updater_is_set_with_options_and_says_what_it_drops)
+{
+    struct paramd *kv = open_type("local");
+    char *answer = NULL;
+
+    init_with(kv, &key_3, 2);
+    CHECK_CALL(paramd_set_updater_with(kv, "{\"type\": \"sgd\", \"momentum\": 0.9}", NULL, NULL, &e));
+    CHECK_CALL(paramd_set_updater_with(kv, "{\"type\": \"sgd\"}", "{\"states\": \"reset\", \"dry_run\": true}", &answer, &e));
+    CHECK_SAYS(answer, "\"report\"");
+    CHECK_SAYS(answer, "\"dropped\":[{\"name\":\"momentum\",\"from\":0.9");
+    paramd_text_free(answer);
+    CHECK_CALL(paramd_set_updater_with(kv, "{\"type\": \"sgd\"}", "{}", &answer, &e)); /* it was dry */
+    CHECK_SAYS(answer, "\"changed\":true");
+    CHECK_SAYS(answer, "\"to\":0}");
+    paramd_text_free(answer);
+    CHECK_REFUSED(paramd_set_updater_with(kv, NULL, "{\"states\": \"drop\"}", &answer, &e), "invalid-argument");
+    CHECK(answer == NULL);
+    CHECK_REFUSED(paramd_set_updater_with(kv, NULL, "{\"store\": 1}", NULL, &e), "invalid-argument");
+    CHECK_REFUSED(paramd_set_updater_with(kv, NULL, "[]", NULL, &e), "invalid-argument");
+    paramd_close(kv);
+}
+
 TEST(a_faulty_updater_document_is_refused)
 {
     struct paramd *kv = open_type("local");

@@ -419,6 +419,19 @@ class Values(Base):
         self.assertEqual(self.json("updater", "get", "--store", "byname")["updater"]["type"], "sgd")
         self.ctl("updater", "set", "sgdd", "--store", "byname", status=USAGE, says="sgdd: No such file")
 
+    def test_updater_set_says_what_is_dropped_and_what_becomes_of_the_states(self):
+        self.ctl("store", "create", "swapped", "dist_async")
+        self.ctl("updater", "set", '{"type": "sgd", "momentum": 0.9}', "--store", "swapped")
+        dry = self.ctl("updater", "set", "sgd", "--dry-run", "--store", "swapped")
+        self.assertIn("warning: /momentum: goes from 0.9 back to its default, 0,", dry)
+        self.assertEqual(self.json("updater", "get", "--store", "swapped")["updater"]["momentum"], 0.9)
+        self.assertTrue(self.ctl("updater", "set", "sgd", "--store", "swapped").startswith(
+            "warning: momentum 0.9 -> 0: the document does not say it, so it goes back to its default\nset; "))
+        again = ("updater", "set", "sgd", "--store", "swapped")
+        self.assertEqual(self.ctl(*again), "it was set already\n")
+        self.assertTrue(self.ctl(*again, "--states", "reset").startswith("set; new from version"))
+        self.ctl(*again, "--states", "drop", status=ERROR, says="keep, reset or convert")
+
     def test_updater_check_shows_what_is_not_finite(self):
         rule = self.path("wild.txt")
         with open(rule, "w") as file:

@@ -565,6 +565,22 @@ class Updaters(Case):
         self.assertEqual((back[0], back[2]["changed"]), (200, True))
         self.assertEqual(self.d.ask("PUT", self.AT, b"null", Content_Type="application/json", If_Match="*")[2]["changed"], False)
 
+    def test_an_assign_that_equals_the_one_of_a_store_without_updater_changes_nothing(self):
+        for body in (b"null", b'{"type": "assign"}'):
+            for _ in range(2):
+                said = self.d.ask("PUT", self.AT, body, Content_Type="application/json", If_Match="*")[2]
+                self.assertEqual((said["changed"], "first_versions" in said, said["dropped"]), (False, False, []))
+            self.d.ask("POST", "/v1/stores/u/reset")
+
+    def test_what_a_document_leaves_out_is_named(self):
+        self.d.ask("PUT", self.AT, {"type": "sgd", "momentum": 0.9}, If_Match="*")
+        for dry_run in ("true", "false"):
+            said = self.d.ask("PUT", f"{self.AT}?dry_run={dry_run}", {"type": "sgd"}, If_Match="*")[2]
+            self.assertEqual(said["dropped"], [{"name": "momentum", "from": 0.9, "to": 0}])
+            if dry_run == "true":
+                self.assertIn("/momentum: goes from 0.9 back to its default, 0, as the document does not say it",
+                              said["report"]["warnings"])
+
     def test_a_dry_run_of_a_program_tells_what_it_needs(self):
         document = {"type": "program", "text": "slot m = 0\nm = 0.9 * m + grad\nstored -= 0.1 * m\n"}
         for _ in range(2):

@@ -14,6 +14,7 @@ import tempfile
 import unittest
 import urllib.error
 import urllib.request
+import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'api' / 'python'))
@@ -251,6 +252,77 @@ class States:
         self.push(['b'])
         self.assertEqual(self.kv.get_states('b')['b'].updates, 2)
         self.assertTrue((np.abs(self.kv.pull('b') - value) > 0.5).all())
+
+    def test_numbers_that_are_left_out_are_named_with_what_they_become(self):
+        self.begin()
+        self.kv.set_optimizer('sgd', learning_rate=.1, momentum=.9, wd=.01)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter('always')
+            told = self.kv.set_optimizer('sgd', learning_rate=.01, wd=.01, dry_run=True)
+            self.assertEqual(caught, [])
+            answer = self.kv.set_optimizer('SGD', learning_rate=.01, wd=.01)
+            again = self.kv.set_optimizer('sgd', learning_rate=.01, wd=.01)
+            said = self.kv.set_optimizer('sgd', learning_rate=.01, wd=0)
+        self.assertEqual([w.category for w in caught], [paramd.optimizer.NumbersDropped])
+        self.assertEqual(caught[0].filename, __file__)
+        self.assertIn('momentum 0.9 -> 0.', str(caught[0].message))
+        dropped = [{'name': 'momentum', 'from': .9, 'to': 0}]
+        self.assertEqual((told['dropped'], answer['dropped'], again['dropped'], said['dropped']), (dropped, dropped, [], []))
+        self.assertTrue(any(w.startswith('/momentum: goes from 0.9 back to its default, 0,')
+                            for w in told['report']['warnings']), told)
+        self.assertEqual((answer['changed'], again['changed']), (True, False))
+
+    def test_what_a_schedule_or_a_program_leaves_out_is_named_too(self):
+        self.begin()
+        program = {'type': 'program', 'text': 'param lr = 1, mu = 2\nstored -= mu * lr * grad'}
+        for first, second, dropped in (
+                ({'type': 'sgd', 'schedule': {'type': 'cosine', 'max_update': 9, 'warmup_steps': 3}},
+                 {'type': 'sgd', 'schedule': {'type': 'cosine', 'max_update': 9}}, [('schedule/warmup_steps', 3, 0)]),
+                ({'type': 'sgd', 'schedule': {'type': 'constant'}, 'overrides': [{'match': '*', 'wd': 1}]},
+                 {'type': 'sgd'}, [('schedule', 'constant', None), ('overrides', 1, 0)]),
+                ({'type': 'sgd', 'schedule': {'type': 'constant'}}, {'type': 'sgd', 'schedule': None}, []),
+                ({**program, 'params': {'lr': .5, 'mu': 3}}, {**program, 'params': {'mu': 3}}, [('params/lr', .5, 1)]),
+                ({'type': 'sgd', 'momentum': .9}, {'type': 'nag'}, [])):
+            with warnings.catch_warnings():
+                warnings.simplefilter('ignore', paramd.optimizer.NumbersDropped)
+                self.kv.set_updater(first)
+                got = self.kv.set_updater(second)['dropped']
+            self.assertEqual([(r['name'], r['from'], r['to']) for r in got], dropped)
+
+    def swap(self, states, converted):
+        self.begin('sgd', learning_rate=.1, momentum=.9)
+        told = self.kv.set_optimizer('adam', states=states, dry_run=True)
+        self.assertEqual(self.kv.get_updater()['type'], 'sgd')
+        answer = self.kv.set_optimizer('adam', states=states)
+        first = [{'key': k, 'version': 3} for k in ('w', 'b')]
+        for said in (told, answer):
+            self.assertEqual((said['changed'], said['effective_from_version'], said['first_versions']), (True, 3, first))
+        rows = {row['name']: row for row in told['report']['slots']}
+        self.assertEqual([rows[n]['converted'] for n in ('mean', 'var')], [converted] * 2)
+        self.push()
+        state = self.kv.get_states('b')['b']
+        self.assertEqual((state.since_begun, bool(state['mean'][0] > .15)), (1 + converted // 2, converted > 0))
+
+    def test_a_swap_that_keeps_states_begins_what_is_not_there(self):
+        self.swap('keep', 0)
+
+    def test_a_swap_that_resets_states_begins_all(self):
+        self.swap('reset', 0)
+
+    def test_a_swap_that_converts_states_makes_means_of_a_movement(self):
+        self.swap('convert', 2)
+
+    def test_states_is_one_of_three_words_and_for_documents(self):
+        with self.refused(paramd.errors.InvalidArgument, words='keep, reset or convert'):
+            self.kv.set_optimizer('sgd', states='drop')
+        with self.refused(paramd.errors.InvalidArgument, words='for documents'):
+            self.kv.set_updater(lambda key, grad, stored: None, dry_run=True)
+
+    def test_an_equal_assign_changes_nothing(self):
+        self.begin()
+        self.kv.set_updater(None)
+        for document in (None, {'type': 'assign'}, 'assign'):
+            self.assertEqual(self.kv.set_updater(document)['changed'], False)
 
     def test_a_file_is_in_the_safetensors_format(self):
         self.begin()

@@ -543,7 +543,7 @@ class KVStore:
             op.run(self._lib.paramd_barrier_start, self._handle, _arrays.as_name(name, 'barrier').encode(),
                    timeout=timeout)
 
-    def set_updater(self, updater, **numbers):
+    def set_updater(self, updater, *, states='keep', dry_run=False, **numbers):
         """Sets how pushed sums change the values. One of
 
             None                                       the sum becomes the value
@@ -558,19 +558,29 @@ class KVStore:
                                                        text in the updater language, the same for all keys; what it
                                                        keeps for each key becomes slots (see paramd.trace). The store
                                                        has it before this client makes or pushes a key.
+
+        A number that is left out has its default, also where the present updater of the same type has another: then a
+        paramd.optimizer.NumbersDropped names each with what it was and what it is now (momentum 0.9 -> 0).
+
+        states (for documents): what becomes of momentum, means, ... : 'keep' those whose names the new updater has too,
+        'reset' all, or 'convert' what is there into what is missing. dry_run: changes nothing, only tells.
+
+        For a document the answer is a dict: changed; effective_from_version and first_versions, from which on values
+        are made under it; dropped, as above; of a dry run report, what would become of the keys' states, with warnings.
         """
         if callable(updater):
+            if states != 'keep' or dry_run:
+                raise _arrays.refuse('states and dry_run are for documents: a function keeps its states itself, and a '
+                                     'traced one begins anew')
             self._set_function(updater)
-            return
-        document = None if updater is None else _document_text(optimizer.document(updater, numbers))
-        self._wait_for(self._lib.paramd_set_updater, document)
-        self._function = self._traced = None
+            return None
+        return self._set_document(updater, states, dry_run, numbers)
 
-    def set_optimizer(self, opt, **numbers):
+    def set_optimizer(self, opt, *, states='keep', dry_run=False, **numbers):
         """MXNet's name for set_updater with a document: set_optimizer('sgd', learning_rate=0.1)."""
         if callable(opt):
             raise _arrays.refuse('set_optimizer takes a document; set_updater takes a function')
-        self.set_updater(opt, **numbers)
+        return self._set_document(opt, states, dry_run, numbers)
 
     def get_updater(self):
         """The present updater: its document, or the function that was set in a store of this process."""
@@ -859,6 +869,20 @@ class KVStore:
                                       reason='no-such-key')
         dtypes = {name: _arrays.dtype_named(name) for name in {item['dtype'] for item in items}}
         return [Info(dtypes[item['dtype']], tuple(item['shape']), item['version'], item['id']) for item in items]
+
+    def _set_document(self, updater, states, dry_run, numbers):
+        document = b'null' if updater is None else _document_text(optimizer.document(updater, numbers))
+        options = json.dumps({'states': _arrays.as_name(states, 'states ='), 'dry_run': bool(dry_run)}).encode()
+        with _Operation(self, None) as op:
+            op.run(self._lib.paramd_call_start, self._handle, b'SetUpdater', b'{"updater": ' + document + b', ' + options[1:])
+            answer = op.answer()
+        if dry_run:
+            return answer
+        if self._function is not None:
+            self._wait_for(self._lib.paramd_set_updater_function, _lib.Update(), None)
+        self._function = self._traced = None
+        optimizer.warn_of_dropped(answer['dropped'], stacklevel=4)
+        return answer
 
     def _set_function(self, function):
         if self._remote:

@@ -8,9 +8,16 @@ An optimizer that runs in the store is data, not code: a name with numbers.
 The store checks names and numbers and tells every fault at once; what is left out has its standard value there.
 """
 
+import json
+import warnings
+
 from . import errors
 
-__all__ = ['create']
+__all__ = ['NumbersDropped', 'create']
+
+
+class NumbersDropped(UserWarning):
+    """A new updater of the same type leaves out numbers that the present one has, so they go back to their defaults."""
 
 
 def create(name, **numbers):
@@ -35,3 +42,14 @@ def document(updater, numbers=None):
     raise errors.InvalidArgument(
         f'{updater!r:.80} is no updater: give a document such as {{"type": "sgd", "learning_rate": 0.1}}, or a name '
         "and its numbers: ('sgd', learning_rate=0.1)", reason='validation-failed')
+
+
+def warn_of_dropped(dropped, stacklevel):
+    """dropped: that of SetUpdater's answer. One warning for all of them, at the caller's caller."""
+    if not dropped:
+        return
+    rows = ', '.join(f'{row["name"]} {json.dumps(row["from"])} -> {json.dumps(row["to"])}' for row in dropped)
+    name, old, new = dropped[0]['name'], dropped[0]['from'], dropped[0]['to']
+    how = f': {name}={old!r} keeps it, {name}={new!r} drops it without a warning' if name.isidentifier() else ''
+    warnings.warn(f'the new updater leaves out what the present one has, which goes back to its default: {rows}. Say what '
+                  f'is to stay{how}', NumbersDropped, stacklevel=stacklevel)
