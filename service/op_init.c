@@ -99,7 +99,9 @@ static enum init_outcome init_decide(struct batch *b, const struct entry *x, str
 
 static enum status check_new(const struct batch *b, const struct entry *x, struct error *e)
 {
-    return updater_fits(store_updater(b->store), x->shape.dtype, e);
+    char room[KEY_NUMBER_SIZE];
+
+    return updater_fits(store_updater(b->store), key_name_bytes(&x->name, room), x->shape.dtype, e);
 }
 
 static bool is_init_of(const struct staging *s, const struct batch *b, const struct entry *x)

@@ -431,7 +431,8 @@ static enum status check_entry(struct store *s, struct worker *w, const struct p
         return error_set(e, REASON_STEP_ORDER, "push %" PRIu64 " of %s on the plane: the next one of this worker is %"
                          PRIu64, x->step, key_name_print(&k->name, name), next);
     *out = k;
-    return round_none_open(k, e);
+    enum status st = state_takes_push(k, e);
+    return st == STATUS_OK ? round_none_open(k, e) : st;
 }
 
 static enum status call_new(struct plane *p, struct worker *w, const struct plane_announcement *a, struct call **out,

@@ -113,11 +113,22 @@ enum status state_fits(const struct key *k, const struct updater *u, struct erro
     char room[KEY_NUMBER_SIZE];
     struct rule_key key = rule_key_of(k, room);
     struct updater_use use;
-    enum status s = updater_fits(u, k->shape.dtype, e);
+    enum status s = updater_fits(u, key.name, k->shape.dtype, e);
 
     if (s != STATUS_OK || !(k->home & HOME_IN_PARTS)) return s;
     updater_use(u, &key, k->shape.dtype, &use);
     return check_whole(k, u, &use, e);
+}
+
+enum status state_takes_push(const struct key *k, struct error *e)
+{
+    char room[KEY_NUMBER_SIZE], name[KEY_PRINT_SIZE];
+    const char *pattern = updater_frozen(store_updater(k->store), key_name_bytes(&k->name, room));
+
+    if (pattern == NULL) return STATUS_OK;
+    return error_set(e, REASON_KEY_FROZEN, "%s is frozen by {\"match\": \"%.100s\", \"frozen\": true} in the updater of store "
+                     "'%s': push the other keys only, set() its value, or set the updater again without that override",
+                     key_name_print(&k->name, name), pattern, k->store->name);
 }
 
 /* The state as it will be, with its pieces by place, and where each comes from. */
@@ -264,7 +275,8 @@ enum status state_fit(struct key *k, struct updater *u, struct error *e)
     struct dmem rest[STATE_PIECES];
     struct fitting f;
     uint64_t size = 0;
-    enum status s = updater_fits(u, k->shape.dtype, e);
+    char room[KEY_NUMBER_SIZE];
+    enum status s = updater_fits(u, key_name_bytes(&k->name, room), k->shape.dtype, e);
 
     if (s != STATUS_OK || k->state.updater == u) return s;
     fitting_begin(k, u, &f);

@@ -41,6 +41,8 @@ bool state_is_whole(const struct updater *u, const struct key_shape *shape);
 /* UPDATER_UNFIT with the reason when k cannot be under u: for its type, or because it lies in parts on several devices and
  * u needs sums over the whole. */
 enum status state_fits(const struct key *k, const struct updater *u, struct error *e) MUST_CHECK;
+/* KEY_FROZEN, with the key and the pattern, when the updater of k's store refuses pushes of it. */
+enum status state_takes_push(const struct key *k, struct error *e) MUST_CHECK;
 /* Makes the state of k fit u, which it holds. On failure k is as it was. */
 enum status state_fit(struct key *k, struct updater *u, struct error *e) MUST_CHECK;
 /* What state_fit would make of it now; changes nothing. The origins are those of use's slots. */

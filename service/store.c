@@ -594,6 +594,7 @@ static enum status may_open(const struct store *s, const struct key *k, uint64_t
     struct buf who = {0};
     enum status st = store_dead_blocks(s, e);
 
+    if (st == STATUS_OK) st = state_takes_push(k, e);
     if (st != STATUS_OK || oldest == NULL || (step == oldest->step + 1 && k->rounds[1] == NULL)) return st;
     round_missing(oldest, &who);
     st = error_retry(e, REASON_STEP_AHEAD, RETRY_MS, "push %" PRIu64 " of %s is more than one step ahead of round %"
@@ -619,7 +620,7 @@ enum status store_push_check(struct store *s, struct key *k, struct worker *w, u
                            PRIu64, step, key_name_print(&k->name, name), next);
     if (!takes_pushes(s))
         return error_set(e, REASON_UPDATER_NEEDED, "store '%s': an updater needs to be set for async mode", s->name);
-    if (s->options.mode != MODE_SYNC) return STATUS_OK;
+    if (s->options.mode != MODE_SYNC) return state_takes_push(k, e);
     enum status st = plane_not_busy(k, e);
     if (st != STATUS_OK) return st;
     *late = is_late(k, step);
@@ -710,7 +711,8 @@ static bool is_plain(const struct key *k, const struct worker *w, uint64_t step)
     const struct store *s = k->store;
     const struct progress *p = worker_seen(w, k);
 
-    return s->options.mode != MODE_SYNC && s->updater != NULL && k->state.updater == s->updater && !k->busy &&
+    return s->options.mode != MODE_SYNC && s->updater != NULL && k->state.updater == s->updater && !k->state.use.frozen &&
+           !k->busy &&
            k->shape.size > 0 && k->shape.size <= PUSH_NOW_SIZE && k->home == 0 && w->staging_count == 0 && p != NULL &&
            p->next == step && p->recorded < step;
 }
@@ -782,6 +784,7 @@ enum status store_push_record(struct staging *st, struct error *e)
         status = error_set(e, REASON_STEP_ORDER, "push %" PRIu64 " is whole after push %" PRIu64 " has been recorded", step,
                            p->recorded);
     if (status == STATUS_OK) status = plane_not_busy(k, e);
+    if (status == STATUS_OK && !sync) status = state_takes_push(k, e);
     if (status == STATUS_OK && sync && !late && round_find(k, step) == NULL) status = may_open(s, k, step, e);
     if (status != STATUS_OK) {
         staging_free(st);

@@ -79,15 +79,6 @@ bool updater_equal(const struct updater *a, const struct updater *b) { return a 
 
 /* ---- for one key ------------------------------------------------------------------------------------------------ */
 
-/* Integer rules are those of updaters without numbers, which are one rule for every key. */
-enum status updater_fits(const struct updater *u, enum dtype t, struct error *e)
-{
-    if (!dtype_is_integer(t) || (!u->row->common && rule_takes_integers(u->row->rule(u->hypers, NULL)))) return STATUS_OK;
-    return error_set(e, REASON_UPDATER_UNFIT,
-                     "%s needs fractions, which %s values do not have; they take assign, add and average", u->row->name,
-                     dtype_name(t));
-}
-
 /* A star stands for any bytes, a question mark for one. On a mismatch only the last star takes one byte more: what an
  * earlier one could take, that one can, too. */
 static bool matches(const char *pattern, struct bytes name)
@@ -112,6 +103,42 @@ static bool matches(const char *pattern, struct bytes name)
     return *pattern == '\0';
 }
 
+/* The last override for the name that says something of this member; NULL: none does. */
+static const struct override *said_last(const struct updater *u, struct bytes name, unsigned member)
+{
+    for (size_t i = u->override_count; i-- > 0;)
+        if (u->overrides[i].has_own[member] && matches(u->overrides[i].match, name)) return &u->overrides[i];
+    return NULL;
+}
+
+static bool is_set(const struct updater *u, struct bytes name, unsigned member)
+{
+    const struct override *o = said_last(u, name, member);
+    return o != NULL && o->own[member] != 0;
+}
+
+const char *updater_frozen(const struct updater *u, struct bytes name)
+{
+    const struct override *o = said_last(u, name, KEY_FROZEN);
+    return o != NULL && o->own[KEY_FROZEN] != 0 ? o->match : NULL;
+}
+
+/* Integer rules are those of updaters without numbers, which are one rule for every key. */
+static bool takes_integers(const struct updater *u)
+{
+    return !u->row->common && rule_takes_integers(u->row->rule(u->hypers, NULL));
+}
+
+enum status updater_fits(const struct updater *u, struct bytes name, enum dtype t, struct error *e)
+{
+    if (!dtype_is_integer(t) || takes_integers(u)) return STATUS_OK;
+    if (is_set(u, name, KEY_ASSIGN) || is_set(u, name, KEY_FROZEN)) return STATUS_OK;
+    return error_set(e, REASON_UPDATER_UNFIT, "%s needs fractions, which %s values do not have: give the updater's document "
+                     "\"overrides\": [{\"match\": \"%.*s\", \"assign\": true}], and pushes of the key assign, or \"frozen\": "
+                     "true, and they are refused", u->row->name, dtype_name(t), (int)(name.size < 100 ? name.size : 100),
+                     name.size > 0 ? (const char *)name.at : "");
+}
+
 size_t updater_overrides(const struct updater *u) { return u->override_count; }
 const char *updater_override_pattern(const struct updater *u, size_t index) { return u->overrides[index].match; }
 bool use_overridden(const struct updater_use *use, size_t index) { return use->overrides[index / 64] >> (index % 64) & 1; }
@@ -121,8 +148,10 @@ static void override(const struct updater *u, size_t i, struct updater_use *use)
     const struct override *o = &u->overrides[i];
 
     use->overrides[i / 64] |= (uint64_t)1 << (i % 64);
-    if (o->has_mult[MULT_LR]) use->lr_mult = o->mult[MULT_LR];
-    if (o->has_mult[MULT_WD]) use->wd_mult = o->mult[MULT_WD];
+    if (o->has_own[KEY_LR_MULT]) use->lr_mult = o->own[KEY_LR_MULT];
+    if (o->has_own[KEY_WD_MULT]) use->wd_mult = o->own[KEY_WD_MULT];
+    if (o->has_own[KEY_FROZEN]) use->frozen = o->own[KEY_FROZEN] != 0;
+    if (o->has_own[KEY_ASSIGN]) use->assigns = o->own[KEY_ASSIGN] != 0;
 }
 
 void use_hypers(const struct updater *u, const struct updater_use *use, double out[UPDATER_HYPERS_MAX])
@@ -149,8 +178,10 @@ void updater_use(const struct updater *u, const struct rule_key *key, enum dtype
     for (size_t i = 0; i < u->override_count; i++)
         if (matches(u->overrides[i].match, key->name)) override(u, i, out);
     use_hypers(u, out, hypers);
-    out->rule = u->row->rule(hypers, key);
-    out->program = u->program;
+    /* A frozen integer makes no step: it has the rule that such values can have. */
+    if (out->frozen && dtype_is_integer(type) && !takes_integers(u)) out->assigns = true;
+    out->rule = out->assigns ? RULE_assign : u->row->rule(hypers, key);
+    out->program = out->assigns ? NULL : u->program;
     out->columns = rule_columns(out->rule, key);
     if (out->rule == RULE_sgld) out->seed = seed_of(key->name, hypers[H_OWN]);
     out->has_master = dtype_is_half(type) && rule_reads_value(out->rule) &&
@@ -198,20 +229,39 @@ static double rate_of(const struct updater *u, const struct updater_use *use, ui
     return rate_at(u, hypers[H_RATE], use, num_update);
 }
 
-static void run_host_part(const struct updater *u, const struct update_moment *m, struct step *s)
+/* The params of a program for one key: the schedule's rate first, then the key's factors. */
+static void use_params(const struct updater *u, const struct updater_use *use, uint64_t num_update,
+                       double out[PROGRAM_PARAMS_MAX])
 {
+    double factors[PROGRAM_PARAMS_MAX];
+
+    memcpy(out, u->params, sizeof u->params);
+    if (u->schedule != NULL) out[u->scheduled] = schedule_rate(u->schedule, out[u->scheduled], num_update);
+    for (unsigned p = 0; p < u->program->param_count; p++) factors[p] = 1;
+    for (size_t i = 0; i < u->override_count; i++)
+        for (unsigned p = 0; use_overridden(use, i) && p < u->program->param_count; p++)
+            if (u->overrides[i].has_factor[p]) factors[p] = u->overrides[i].factors[p];
+    for (unsigned p = 0; p < u->program->param_count; p++) out[p] *= factors[p];
+}
+
+static void run_host_part(const struct updater *u, const struct updater_use *use, const struct update_moment *m,
+                          struct step *s)
+{
+    double params[PROGRAM_PARAMS_MAX];
     const double moments[EXPR_MOMENT_COUNT] = {
         [EXPR_MOMENT_step] = (double)m->t, [EXPR_MOMENT_contributors] = m->contributors,
         [EXPR_MOMENT_num_workers] = m->num_workers, [EXPR_MOMENT_staleness] = (double)m->staleness,
     };
-    program_scalars(u->program, u->params, moments, s->program_scalars);
+    use_params(u, use, m->num_update, params);
+    program_scalars(u->program, params, moments, s->program_scalars);
 }
 
 double updater_schedule_end(const struct updater *u, double *rate)
 {
     double end = u->schedule != NULL ? schedule_end(u->schedule) : INFINITY;
 
-    if (isfinite(end)) *rate = schedule_rate(u->schedule, u->hypers[H_RATE], (uint64_t)end);
+    double base = u->program != NULL ? u->params[u->scheduled] : u->hypers[H_RATE];
+    if (isfinite(end)) *rate = schedule_rate(u->schedule, base, (uint64_t)end);
     return end;
 }
 
@@ -230,9 +280,9 @@ void updater_step(const struct updater *u, const struct updater_use *use, uint64
     s->columns = use->columns;
     s->stream = random_mix(use->seed + updates);
     s->scalars = (struct rule_scalars){0};
-    u->row->scalars(hypers, m, &s->scalars);
+    if (!use->assigns) u->row->scalars(hypers, m, &s->scalars);
     s->program = use->program;
-    if (u->program != NULL) run_host_part(u, m, s);
+    if (use->program != NULL) run_host_part(u, use, m, s);
 }
 
 /* ---- from one updater to the next ------------------------------------------------------------------------------- */

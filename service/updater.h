@@ -39,13 +39,17 @@ const char *updater_override_pattern(const struct updater *u, size_t index);
 /* The update from which on the schedule's rate stays as it is, and that rate, before factors of keys; INFINITY: it never
  * does, or there is no schedule. */
 double updater_schedule_end(const struct updater *u, double *rate);
-/* UPDATER_UNFIT with the reason when a value of this type cannot be under it. */
-enum status updater_fits(const struct updater *u, enum dtype t, struct error *e) MUST_CHECK;
+/* UPDATER_UNFIT with the reason when a value of this name and type cannot be under it. */
+enum status updater_fits(const struct updater *u, struct bytes name, enum dtype t, struct error *e) MUST_CHECK;
+/* The pattern of the override by which pushes of the key are refused; NULL: they are not. */
+const char *updater_frozen(const struct updater *u, struct bytes name);
 
 /* An updater as it is for one key, of which there is one in each key: so it says which overrides count, and the numbers
  * stay with the updater. Plain data; the program is the updater's. */
 struct updater_use {
     enum rule_id rule;
+    bool frozen;                     /* pushes are refused; its rule is that of the others, for reals */
+    bool assigns;                    /* the sum becomes the value, whatever the updater does with others */
     bool has_master;                 /* the value is kept in f32 beside itself */
     const struct program *program;   /* of RULE_program, else NULL */
     uint64_t overrides[UPDATER_OVERRIDES_MAX / 64];  /* bit i: the updater's override i is for this key */

@@ -295,6 +295,14 @@ static void check_schedule(const struct schedule *s, double learning_rate, struc
         fault(f, "/schedule/warmup_begin_lr: must be at most the base rate, %g", base);
 }
 
+/* A program's rate is its param learning_rate, or else lr. */
+static bool find_scheduled(struct updater *u)
+{
+    u->scheduled = program_param_find(u->program, bytes_text("learning_rate"));
+    if (u->scheduled < 0) u->scheduled = program_param_find(u->program, bytes_text("lr"));
+    return u->scheduled >= 0;
+}
+
 static void read_schedule(const json_t *document, struct updater *u, struct faults *f)
 {
     unsigned before = f->count;
@@ -317,7 +325,10 @@ static void read_schedule(const json_t *document, struct updater *u, struct faul
     s->row = row;
     for (unsigned i = 0; i < row->hyper_count; i++) s->hypers[i] = row->hypers[i].standard;
     json_object_foreach((json_t *)document, name, value) read_schedule_member(name, value, s, f);
-    if (f->count == before) check_schedule(s, u->hypers[H_RATE], f);
+    if (u->program != NULL && !find_scheduled(u))
+        fault(f, "/schedule: the program has no param called learning_rate or lr, which a schedule would set");
+    bool known = u->row->common || u->program != NULL;
+    if (f->count == before && known) check_schedule(s, u->program != NULL ? u->params[u->scheduled] : u->hypers[H_RATE], f);
 }
 
 /* ---- overrides -------------------------------------------------------------------------------------------------- */
@@ -325,28 +336,74 @@ static void read_schedule(const json_t *document, struct updater *u, struct faul
 /* What one key may not have for itself: slots of one store are to mean the same. */
 static bool may_be_overridden(const struct hyper_row *h) { return h->words != hyper_convention; }
 
-static const struct hyper_row mults[] = {
-    {"lr_mult", 1, 1, 0, 1e6, "factor of the learning rate", NULL, false},
-    {"wd_mult", 1, 1, 0, 1e6, "factor of wd", NULL, false},
+static const struct hyper_row key_members[KEY_MEMBERS] = {
+    [KEY_LR_MULT] = {"lr_mult", 1, 1, 0, 1e6, "factor of the learning rate", NULL, false},
+    [KEY_WD_MULT] = {"wd_mult", 1, 1, 0, 1e6, "factor of wd", NULL, false},
+    [KEY_FROZEN] = {"frozen", 0, 0, 0, 1, "pushes are refused", hyper_flag, false},
+    [KEY_ASSIGN] = {"assign", 0, 0, 0, 1, "the sum becomes the value", hyper_flag, false},
 };
 
-static void read_override_member(const struct place *p, const struct updater_row *row, const char *name,
+/* The factors are of numbers that most updaters have. */
+static bool has_key_member(const struct updater_row *row, int i)
+{
+    return i >= 0 && (row->common || (i != KEY_LR_MULT && i != KEY_WD_MULT));
+}
+
+static bool is_program(const struct updater_row *row) { return row->hyper_count == 0 && strcmp(row->name, "program") == 0; }
+
+static void read_factor(const struct place *of, const struct program *program, const char *name, const json_t *value,
+                        struct override *o, struct faults *f)
+{
+    const char *names[PROGRAM_PARAMS_MAX + 1] = {NULL};
+    double v = json_number_value(value);
+    int at = program_param_find(program, bytes_text(name));
+    struct place p = {.owner = "the program"};
+    char shown_name[NAME_SHOWN_SIZE];
+
+    snprintf(p.path, sizeof p.path, "%s/params", of->path);
+    for (unsigned i = 0; i < program->param_count; i++) names[i] = program->params[i].name;
+    if (at < 0) unknown_name(&p, name, names, f);
+    else if (!json_is_number(value) || fabs(v) > 1e9)
+        fault(f, "%s/%s: must be a number from -1e+09 to 1e+09, a factor of the param", p.path, shown(name, shown_name));
+    else o->factors[at] = v + 0.0, o->has_factor[at] = true;
+}
+
+/* A text that is wrong has no params that could be looked at. */
+static void read_factors(const struct place *p, const struct program *program, const json_t *params, struct override *o,
+                         struct faults *f)
+{
+    const char *name;
+    json_t *value;
+
+    if (!json_is_object(params)) fault(f, "%s/params: must be an object of factors such as {\"lr\": 0.1}", p->path);
+    else if (program != NULL)
+        json_object_foreach((json_t *)params, name, value) read_factor(p, program, name, value, o, f);
+}
+
+static void read_override_member(const struct place *p, const struct updater *u, const char *name,
                                  const json_t *value, struct override *o, struct faults *f)
 {
-    const char *names[UPDATER_HYPERS_MAX + 4] = {"match", "lr_mult", "wd_mult"};
-    int at = hyper_by_name(row->hypers, row->hyper_count, name), mult = hyper_by_name(mults, 2, name);
-    unsigned n = 3;
+    const struct updater_row *row = u->row;
+    const char *names[UPDATER_HYPERS_MAX + KEY_MEMBERS + 3] = {"match"};
+    int at = hyper_by_name(row->hypers, row->hyper_count, name);
+    int own = hyper_by_name(key_members, KEY_MEMBERS, name);
+    unsigned n = 1;
 
     if (strcmp(name, "match") == 0) return;
-    if (mult >= 0) {
-        read_hyper(p, &mults[mult], value, &o->mult[mult], f);
-        o->has_mult[mult] = true;
+    if (has_key_member(row, own)) {
+        read_hyper(p, &key_members[own], value, &o->own[own], f);
+        o->has_own[own] = true;
+    } else if (is_program(row) && strcmp(name, "params") == 0) {
+        read_factors(p, u->program, value, o, f);
     } else if (at >= 0 && may_be_overridden(&row->hypers[at])) {
         read_hyper(p, &row->hypers[at], value, &o->hypers[at], f);
         o->has[at] = true;
     } else if (at >= 0) {
         fault(f, "%s/%s: is the same for all keys", p->path, name);
     } else {
+        for (int i = 0; i < KEY_MEMBERS; i++)
+            if (has_key_member(row, i)) names[n++] = key_members[i].name;
+        if (is_program(row)) names[n++] = "params";
         for (unsigned i = 0; i < row->hyper_count; i++) names[n++] = row->hypers[i].name;
         unknown_name(p, name, names, f);
     }
@@ -367,7 +424,7 @@ static void read_override(const json_t *document, size_t index, struct updater *
     }
     o->match = mem_text(match, strlen(match));
     f->no_memory |= o->match == NULL;
-    json_object_foreach((json_t *)document, name, value) read_override_member(&p, u->row, name, value, o, f);
+    json_object_foreach((json_t *)document, name, value) read_override_member(&p, u, name, value, o, f);
 }
 
 static void read_overrides(const json_t *list, struct updater *u, struct faults *f)
@@ -441,8 +498,6 @@ static void read_program(const json_t *document, struct updater *u, struct fault
 
 /* ---- the document ----------------------------------------------------------------------------------------------- */
 
-static bool is_program(const struct updater_row *row) { return row->hyper_count == 0 && strcmp(row->name, "program") == 0; }
-
 static void read_member(const struct updater_row *row, const char *name, const json_t *value, double *hypers,
                         struct faults *f)
 {
@@ -450,7 +505,8 @@ static void read_member(const struct updater_row *row, const char *name, const j
     int at = hyper_by_name(row->hypers, row->hyper_count, name);
     unsigned n = 1;
 
-    if (row->common) names[n++] = "schedule", names[n++] = "overrides";
+    names[n++] = "overrides";
+    if (row->common || is_program(row)) names[n++] = "schedule";
     if (is_program(row)) names[n++] = "text", names[n++] = "params";
     for (unsigned i = 0; i < n; i++)
         if (strcmp(name, names[i]) == 0) return;
@@ -483,11 +539,9 @@ static enum status read_document(json_t *document, struct updater *u, struct buf
     if (u->row != NULL) {
         set_standards(document, u);
         json_object_foreach(document, name, value) read_member(u->row, name, value, u->hypers, &f);
-        if (u->row->common) {
-            read_schedule(json_object_get(document, "schedule"), u, &f);
-            read_overrides(json_object_get(document, "overrides"), u, &f);
-        }
         if (is_program(u->row)) read_program(document, u, &f);
+        if (u->row->common || is_program(u->row)) read_schedule(json_object_get(document, "schedule"), u, &f);
+        read_overrides(json_object_get(document, "overrides"), u, &f);
     }
     if (f.no_memory) return error_set(e, REASON_NO_MEMORY, "no memory for an updater");
     return f.count > 0 ? faults_tell(&f, e) : STATUS_OK;
@@ -538,12 +592,27 @@ static void write_schedule(struct buf *b, const struct schedule *s)
     buf_text(b, s->step_count > 0 ? "]}" : "}");
 }
 
-static void write_override(struct buf *b, const struct updater_row *row, const struct override *o)
+static void write_factors(struct buf *b, const struct program *program, const struct override *o)
 {
+    unsigned n = 0;
+
+    for (unsigned i = 0; program != NULL && i < program->param_count; i++) {
+        if (!o->has_factor[i]) continue;
+        buf_format(b, "%s\"%s\": ", n++ > 0 ? ", " : ", \"params\": {", program->params[i].name);
+        buf_number(b, o->factors[i]);
+    }
+    if (n > 0) buf_text(b, "}");
+}
+
+static void write_override(struct buf *b, const struct updater *u, const struct override *o)
+{
+    const struct updater_row *row = u->row;
+
     buf_text(b, "{\"match\": ");
     write_string(b, o->match);
-    for (unsigned i = 0; i < 2; i++)
-        if (o->has_mult[i]) write_hyper(b, &mults[i], o->mult[i]);
+    for (unsigned i = 0; i < KEY_MEMBERS; i++)
+        if (o->has_own[i]) write_hyper(b, &key_members[i], o->own[i]);
+    write_factors(b, u->program, o);
     for (unsigned i = 0; i < row->hyper_count; i++)
         if (o->has[i]) write_hyper(b, &row->hypers[i], o->hypers[i]);
     buf_text(b, "}");
@@ -571,7 +640,7 @@ enum status document_write(struct updater *u, struct error *e)
     if (u->schedule != NULL) write_schedule(&b, u->schedule);
     for (size_t i = 0; i < u->override_count; i++) {
         buf_text(&b, i == 0 ? ", \"overrides\": [" : ", ");
-        write_override(&b, u->row, &u->overrides[i]);
+        write_override(&b, u, &u->overrides[i]);
     }
     buf_text(&b, u->override_count > 0 ? "]}" : "}");
     u->text = b.failed ? NULL : mem_text((const char *)b.at, b.size);

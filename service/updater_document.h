@@ -9,13 +9,15 @@
 
 #include <jansson.h>
 
-enum { MULT_LR, MULT_WD, MULTS };
+/* What only overrides have: factors of the rate and of wd, and two flags. */
+enum { KEY_LR_MULT, KEY_WD_MULT, KEY_FROZEN, KEY_ASSIGN, KEY_MEMBERS };
 
 /* Numbers of the keys whose names match. */
 struct override {
     char *match;
-    bool has[UPDATER_HYPERS_MAX], has_mult[MULTS];
-    double hypers[UPDATER_HYPERS_MAX], mult[MULTS];
+    bool has[UPDATER_HYPERS_MAX], has_own[KEY_MEMBERS], has_factor[PROGRAM_PARAMS_MAX];
+    double hypers[UPDATER_HYPERS_MAX], own[KEY_MEMBERS];
+    double factors[PROGRAM_PARAMS_MAX];      /* of the program's params */
 };
 
 struct updater {
@@ -28,6 +30,7 @@ struct updater {
     struct program *program;                 /* of type program, else NULL */
     char *program_text;                      /* as it came */
     double params[PROGRAM_PARAMS_MAX];       /* by the program's numbers */
+    int scheduled;                           /* the param that the schedule sets */
     uint64_t resets, conversions;            /* asked for in the store's life up to this updater */
     char *text;
 };

@@ -113,7 +113,8 @@ enum status {
     X(67, NO_PLANE,          "no-plane",             FAILED_PRECONDITION, 409, "not on a plane")               \
     X(68, PLANE_BUSY,        "plane-busy",           FAILED_PRECONDITION, 409, "key is pushed on the plane")   \
     X(69, PLANE_BROKEN,      "plane-broken",         ABORTED,             409, "the plane's epoch is over")    \
-    X(70, PLANE_COUNTED,     "plane-counted",        ABORTED,             409, "counted, but its values did not come")
+    X(70, PLANE_COUNTED,     "plane-counted",        ABORTED,             409, "counted, but its values did not come") \
+    X(71, KEY_FROZEN,        "key-frozen",           FAILED_PRECONDITION, 409, "pushes of the key are refused")
 
 enum reason {
 #define REASON_ENUM(number, name, code, status, http, title) REASON_##name = number,

@@ -374,16 +374,51 @@ class States:
             self.kv.save_optimizer_states(self.file)
         self.assertFalse(os.path.exists(self.file))
 
-    def test_keys_that_were_never_updated_are_left_out(self):
+    def test_keys_that_did_not_step_under_the_optimizer_have_empty_states(self):
         self.begin()
         self.kv.set_updater(None)
-        self.kv.init('frozen', np.ones(2, np.float32))
+        self.kv.init(['never', 'before'], [np.ones(2, np.float32)] * 2)
+        self.kv.push('before', np.ones(2, np.float32))
+        self.kv.wait()
         self.kv.set_optimizer('adam')
         self.push()
         self.kv.save_optimizer_states(self.file)
+        states = paramd.states.read(self.file)[0]
+        self.assertEqual({k: (len(s), s.updates) for k, s in states.items()},
+                         {'b': (2, 2), 'before': (0, 0), 'never': (0, 0), 'w': (2, 2)})
         self.push()
         self.kv.load_optimizer_states(self.file)
-        self.assertEqual({k: s.updates for k, s in self.kv.get_states().items()}, {'b': 2, 'frozen': 0, 'w': 2})
+        self.assertEqual({k: len(s) for k, s in self.kv.get_states().items()}, {'b': 2, 'before': 0, 'never': 0, 'w': 2})
+        self.push(['never'])
+        with self.refused(errors.FailedPrecondition, 'updater-incompatible', ('never', 'load before')):
+            self.kv.load_optimizer_states(self.file)
+
+    def test_an_integer_key_assigns_or_is_frozen_beside_an_optimizer(self):
+        self.begin('sgd', learning_rate=.5)
+        with self.refused(errors.FailedPrecondition, 'updater-incompatible', '"match": "bn.count", "assign": true'):
+            self.kv.init('bn.count', np.zeros(1, np.int64))
+        self.kv.set_updater(None)
+        self.kv.init('bn.count', np.zeros(1, np.int64))
+        with self.refused(errors.FailedPrecondition, 'updater-incompatible', '"match": "bn.count", "assign": true'):
+            self.kv.set_optimizer('adam')
+        self.kv.set_optimizer('adam', overrides=[{'match': '*.count', 'assign': True}, {'match': 'b', 'frozen': True}])
+        self.kv.push('bn.count', np.full(1, 7, np.int64))
+        self.assertEqual(self.kv.pull('bn.count').tolist(), [7])
+        before = self.kv.pull('b')
+        with self.refused(errors.FailedPrecondition, 'key-frozen', ("'b'", '{"match": "b", "frozen": true}')):
+            self.push(['b'])
+            self.kv.wait('b')
+        self.assertEqual(self.kv.pull('b').tolist(), before.tolist())
+        self.push(['w'])
+        self.kv.save_optimizer_states(self.file)
+        self.kv.load_optimizer_states(self.file)
+        self.kv.set('b', before + 1)
+        self.kv.set_optimizer('adam', overrides=[{'match': '*.count', 'frozen': True}])
+        self.push()
+        with self.refused(errors.FailedPrecondition, 'key-frozen', 'bn.count'):
+            self.kv.push('bn.count', np.full(1, 9, np.int64))
+            self.kv.wait('bn.count')
+        np.testing.assert_allclose(self.kv.pull('b'), before + 1 - .001, atol=1e-6)
 
     def test_files_of_keys_that_are_not_there_change_nothing(self):
         self.begin()

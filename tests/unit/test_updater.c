@@ -375,15 +375,15 @@ TEST(an_updater_says_which_types_it_does_not_fit)
     struct updater *sgd = parsed("{\"type\": \"sgd\"}"), *add = parsed("{\"type\": \"add\"}");
     struct updater *ema = parsed("{\"type\": \"ema\"}");
 
-    CHECK_EQ(updater_fits(sgd, DTYPE_f32, &error), STATUS_OK);
-    CHECK_EQ(updater_fits(sgd, DTYPE_f64, &error), STATUS_OK);
-    CHECK_EQ(updater_fits(sgd, DTYPE_bf16, &error), STATUS_OK);
-    CHECK_EQ(updater_fits(add, DTYPE_f16, &error), STATUS_OK);
-    CHECK_EQ(updater_fits(add, DTYPE_u8, &error), STATUS_OK);
-    CHECK_EQ(updater_fits(sgd, DTYPE_i32, &error), STATUS_FAILED_PRECONDITION);
+    CHECK_EQ(updater_fits(sgd, bytes_text("w"), DTYPE_f32, &error), STATUS_OK);
+    CHECK_EQ(updater_fits(sgd, bytes_text("w"), DTYPE_f64, &error), STATUS_OK);
+    CHECK_EQ(updater_fits(sgd, bytes_text("w"), DTYPE_bf16, &error), STATUS_OK);
+    CHECK_EQ(updater_fits(add, bytes_text("w"), DTYPE_f16, &error), STATUS_OK);
+    CHECK_EQ(updater_fits(add, bytes_text("w"), DTYPE_u8, &error), STATUS_OK);
+    CHECK_EQ(updater_fits(sgd, bytes_text("w"), DTYPE_i32, &error), STATUS_FAILED_PRECONDITION);
     CHECK_EQ(error.reason, REASON_UPDATER_UNFIT);
     CHECK_SAYS(error.text, "sgd needs fractions, which i32");
-    CHECK_EQ(updater_fits(ema, DTYPE_i64, &error), STATUS_FAILED_PRECONDITION);
+    CHECK_EQ(updater_fits(ema, bytes_text("w"), DTYPE_i64, &error), STATUS_FAILED_PRECONDITION);
     updater_drop(sgd), updater_drop(add), updater_drop(ema);
 }
 

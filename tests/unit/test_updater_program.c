@@ -34,6 +34,11 @@ static const struct {
     {"{\"type\": \"program\", " TEXT "}", "{\"type\": \"program\", " TEXT ", \"params\": {\"lr\": 0.5, \"mu\": 0.0}}"},
     {"{\"type\": \"program\", " TEXT ", \"params\": {\"mu\": 0.25}}",
      "{\"type\": \"program\", " TEXT ", \"params\": {\"lr\": 0.5, \"mu\": 0.25}}"},
+    {"{\"type\": \"program\", " TEXT ", \"schedule\": {\"type\": \"constant\"}, \"overrides\": ["
+     "{\"params\": {\"mu\": 3, \"lr\": 0.5}, \"match\": \"*b\", \"assign\": false}]}",
+     "{\"type\": \"program\", " TEXT ", \"params\": {\"lr\": 0.5, \"mu\": 0.0}, \"schedule\": {\"type\": \"constant\", "
+     "\"base_lr\": null, \"warmup_steps\": 0.0, \"warmup_begin_lr\": 0.0, \"warmup_mode\": \"linear\"}, \"overrides\": "
+     "[{\"match\": \"*b\", \"assign\": false, \"params\": {\"lr\": 0.5, \"mu\": 3.0}}]}"},
     {"{\"type\": \"program\", \"text\": \"stored = grad # \\\"\\\\ \xc3\xa4\\t\"}",
      "{\"type\": \"program\", \"text\": \"stored = grad # \\\"\\\\ \xc3\xa4\\u0009\", \"params\": {}}"},
 };
@@ -68,7 +73,16 @@ static const struct {
     {"{\"type\": \"program\", \"text\": \"slot master = 0; master = grad; stored = grad\"}", "/text: line 1, column 6: 'master' is the slot of the f32 copy"},
     {"{\"type\": \"program\", \"txt\": \"stored = grad\"}", "/txt: program has no such name; did you mean text?"},
     {"{\"type\": \"program\", \"text\": \"stored = grad\", \"learning_rate\": 1}", "/learning_rate: program has no such name"},
-    {"{\"type\": \"program\", \"text\": \"stored = grad\", \"schedule\": {}}", "/schedule: program has no such name"},
+    {"{\"type\": \"program\", \"text\": \"stored = grad\", \"schedule\": {\"type\": \"constant\"}}",
+     "/schedule: the program has no param called learning_rate or lr"},
+    {"{\"type\": \"program\", " TEXT ", \"overrides\": [{\"match\": \"*\", \"params\": {\"lrr\": 1}}]}",
+     "/overrides/0/params/lrr: the program has no such name; did you mean lr?"},
+    {"{\"type\": \"program\", " TEXT ", \"overrides\": [{\"match\": \"*\", \"params\": {\"lr\": null}}]}",
+     "/overrides/0/params/lr: must be a number from"},
+    {"{\"type\": \"program\", " TEXT ", \"overrides\": [{\"match\": \"*\", \"params\": 2}]}",
+     "/overrides/0/params: must be an object of factors"},
+    {"{\"type\": \"program\", " TEXT ", \"overrides\": [{\"match\": \"*\", \"lr_mult\": 2}]}",
+     "/overrides/0/lr_mult: program has no such name"},
     {"{\"type\": \"program\", \"text\": \"stored = grad\", \"params\": 3}", "/params: must be an object"},
     {"{\"type\": \"program\", " TEXT ", \"params\": {\"lrr\": 1}}", "/params/lrr: the program has no such name; did you mean lr?"},
     {"{\"type\": \"program\", " TEXT ", \"params\": {\"lr\": \"x\", \"a/b\": 1}}", "/params/lr: must be a number; /params/a~1b: "},
@@ -118,10 +132,10 @@ TEST(a_program_takes_reals_only)
 {
     struct updater *u = parsed("{\"type\": \"program\", \"text\": \"stored = grad\"}");
 
-    CHECK_EQ(updater_fits(u, DTYPE_f32, &error), STATUS_OK);
-    CHECK_EQ(updater_fits(u, DTYPE_f64, &error), STATUS_OK);
-    CHECK_EQ(updater_fits(u, DTYPE_bf16, &error), STATUS_OK);
-    CHECK_EQ(updater_fits(u, DTYPE_i32, &error), STATUS_FAILED_PRECONDITION);
+    CHECK_EQ(updater_fits(u, bytes_text("w"), DTYPE_f32, &error), STATUS_OK);
+    CHECK_EQ(updater_fits(u, bytes_text("w"), DTYPE_f64, &error), STATUS_OK);
+    CHECK_EQ(updater_fits(u, bytes_text("w"), DTYPE_bf16, &error), STATUS_OK);
+    CHECK_EQ(updater_fits(u, bytes_text("w"), DTYPE_i32, &error), STATUS_FAILED_PRECONDITION);
     CHECK_SAYS(error.text, "program needs fractions");
     updater_drop(u);
 }
@@ -400,4 +414,119 @@ TEST(the_page_names_every_word_and_bound)
         snprintf(line, sizeof line, "| %s | %d |", bounds[i].what, bounds[i].most);
         CHECK_SAYS(page, line);
     }
+}
+
+/* ---- overrides and schedules of programs, frozen keys ---------------------------------------------------------------- */
+
+static void set_document(struct client *c, const char *document)
+{
+    do_json(c, WIRE_SetUpdater, "{\"store\": %u, \"updater\": %s}", c->store, document);
+}
+
+/* The rate of update n is lr * 0.5^floor((n-1)/2), of key 2 a tenth of it, and mu of key 2 is 0.25. */
+STORE_TEST(a_program_has_a_scheduled_rate_and_factors_of_its_params_by_key)
+{
+    struct client *c = client_joined(f, 1, async_);
+    uint64_t ids[2] = {do_init(c, 1, 3, 5), do_init(c, 2, 3, 5)};
+    double stored[2] = {3, 3}, m[2] = {0, 0};
+
+    set_document(c, "{\"type\": \"program\", \"text\": \"param lr = 0.5, mu = 0.5\\nslot m = 0\\nm = mu * m + grad\\n"
+                    "stored -= lr * m\", \"params\": {\"lr\": 0.8}, \"schedule\": {\"type\": \"factor\", \"step\": 2, "
+                    "\"factor\": 0.5}, \"overrides\": [{\"match\": \"*\", \"params\": {\"lr\": 7}}, {\"match\": \"1\", "
+                    "\"params\": {\"lr\": 1}}, {\"match\": \"2\", \"params\": {\"lr\": 0.1, \"mu\": 0.5}}]}");
+    for (uint64_t n = 1; n <= 7; n++)
+        for (int k = 0; k < 2; k++) {
+            double rate = 0.8 * pow(0.5, floor((double)(n - 1) / 2)), grad = (double)n - 3;
+            m[k] = (k == 0 ? 0.5 : 0.25) * m[k] + grad;
+            stored[k] -= (k == 0 ? rate : 0.1 * rate) * m[k];
+            push(c, ids[k], n, (float)grad, 5);
+            CHECK_NEAR(do_pull(c, ids[k], 5), stored[k], 1e-5);
+        }
+    client_gone(c);
+}
+
+static const char sync2[] = "\"type\": \"dist_sync\", \"num_workers\": 2";
+
+#define FREEZE_2 "{\"type\": \"sgd\", \"learning_rate\": 0.5, \"overrides\": [{\"match\": \"2\", \"frozen\": true}]}"
+
+static void check_frozen(struct client *c, uint64_t id, uint64_t step)
+{
+    const float ones[5] = {1, 1, 1, 1, 1};
+    struct error e = {0};
+
+    CHECK_EQ(try_push(c, id, step, ones, sizeof ones, DTYPE_f32, &e), STATUS_FAILED_PRECONDITION);
+    CHECK_EQ(e.reason, REASON_KEY_FROZEN);
+    CHECK_SAYS(e.text, "key 2");
+    CHECK_SAYS(e.text, "{\"match\": \"2\", \"frozen\": true}");
+}
+
+STORE_TEST(a_push_of_a_frozen_key_is_refused_by_name)
+{
+    struct client *c = client_joined(f, 1, async_);
+    uint64_t a = do_init(c, 1, 3, 5), b = do_init(c, 2, 3, 5);
+
+    set_document(c, "{\"type\": \"sgd\", \"learning_rate\": 0.5, \"momentum\": 0.5}");
+    push(c, b, 1, 2, 5);                  /* mom -1, value 2 */
+    set_document(c, "{\"type\": \"sgd\", \"learning_rate\": 0.5, \"momentum\": 0.5, \"overrides\": ["
+                    "{\"match\": \"2\", \"frozen\": true}]}");
+    check_frozen(c, b, 2);
+    push(c, a, 1, 2, 5);
+    CHECK_NEAR(do_pull(c, a, 5), 2, 0);
+    CHECK_NEAR(do_pull(c, b, 5), 2, 0);
+    /* A later pattern thaws it, and its momentum goes on. */
+    set_document(c, "{\"type\": \"sgd\", \"learning_rate\": 0.5, \"momentum\": 0.5, \"overrides\": ["
+                    "{\"match\": \"*\", \"frozen\": true}, {\"match\": \"2\", \"frozen\": false}]}");
+    push(c, b, 2, 2, 5);                  /* mom -1.5 */
+    CHECK_NEAR(do_pull(c, b, 5), 0.5, 0);
+    client_gone(c);
+}
+
+STORE_TEST(a_round_that_was_open_closes_after_its_key_is_frozen)
+{
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
+    uint64_t id = do_init(a, 2, 3, 5);
+
+    push(a, id, 1, 1, 5);
+    set_document(a, FREEZE_2);
+    push(b, id, 1, 4, 5);
+    CHECK_NEAR(do_pull(a, id, 5), 5, 0);  /* under assign, as when it opened */
+    check_frozen(a, id, 2);
+    check_frozen(b, id, 2);
+    client_gone(a);
+    client_gone(b);
+}
+
+/* The counter of a batch norm: a sum of pushes, as under assign, beside weights that an optimizer moves. */
+STORE_TEST(keys_that_assign_take_integers_beside_an_optimizer)
+{
+    struct client *a = client_joined(f, 1, sync2), *b = client_joined(f, 2, sync2);
+    uint64_t w = do_init(a, 1, 3, 5), m = do_init(a, 2, 3, 5);
+
+    set_document(a, "{\"type\": \"adam\", \"overrides\": [{\"match\": \"2\", \"assign\": true}]}");
+    for (uint64_t step = 1; step <= 3; step++) {
+        push(a, m, step, 0.1f, 5);
+        push(b, m, step, (float)step, 5);
+        push(a, w, step, 1, 5);
+        push(b, w, step, 1, 5);
+        CHECK_NEAR(do_pull(a, m, 5), 0.1f + (float)step, 0);
+        CHECK_NEAR(do_pull(a, w, 5), 3 - 0.001 * (double)step, 1e-6);
+    }
+    client_gone(a);
+    client_gone(b);
+}
+
+TEST(an_integer_fits_where_it_assigns_or_is_frozen)
+{
+    struct updater *plain = parsed("{\"type\": \"adam\"}");
+    struct updater *u = parsed("{\"type\": \"adam\", \"overrides\": [{\"match\": \"*.num\", \"assign\": true}, "
+                               "{\"match\": \"cold*\", \"frozen\": true}, {\"match\": \"x.num\", \"assign\": false}]}");
+
+    CHECK_EQ(updater_fits(u, bytes_text("bn.num"), DTYPE_i64, &error), STATUS_OK);
+    CHECK_EQ(updater_fits(u, bytes_text("cold1"), DTYPE_i8, &error), STATUS_OK);
+    CHECK_EQ(updater_fits(u, bytes_text("x.num"), DTYPE_i64, &error), STATUS_FAILED_PRECONDITION);
+    CHECK_EQ(updater_fits(plain, bytes_text("bn.num"), DTYPE_i64, &error), STATUS_FAILED_PRECONDITION);
+    CHECK_SAYS(error.text, "\"overrides\": [{\"match\": \"bn.num\", \"assign\": true}]");
+    CHECK_TEXT(updater_frozen(u, bytes_text("cold1")), "cold*");
+    CHECK(updater_frozen(u, bytes_text("bn.num")) == NULL);
+    updater_drop(plain), updater_drop(u);
 }

@@ -624,8 +624,8 @@ class KVStore:
 
     def save_optimizer_states(self, fname, dump_optimizer=False, key=None):
         """Writes what the updater keeps for keys (all, or those that key names) to a file in the safetensors format,
-        whole or not at all. dump_optimizer: loading it sets the updater as well, with all its numbers. Keys that were
-        never updated are left out.
+        whole or not at all. dump_optimizer: loading it sets the updater as well, with all its numbers. Keys that have
+        not been pushed since the optimizer was set, and frozen ones, have empty states in it.
 
         The values are not in it: keep what pull() gives beside it. A store of a daemon does the same; one worker saves
         for all. Where a Python function is the updater of a store of this process, its own get_states(dump_optimizer)
@@ -651,6 +651,7 @@ class KVStore:
             return
         states, document, dumped = states_.read(fname)
         self._describe(list(states))        # all there? before anything is changed
+        states = self._without_empty(fname, states)
         if dumped:
             self._load_dumped(states, document)
             return
@@ -672,6 +673,17 @@ class KVStore:
             raise errors.FailedPrecondition('there is no optimizer whose states could be saved or loaded: '
                                             'set_optimizer() first', reason='updater-needed')
         return document
+
+    def _without_empty(self, fname, states):
+        """The states that are to be set. An empty one is that of a key that has not been pushed, so none may have been
+        here: what the updater keeps by now would stay, unseen."""
+        empty = [key for key, state in states.items() if states_.is_empty(state)]
+        for key, state in self.get_states(empty).items() if empty else ():
+            if state:
+                raise errors.FailedPrecondition(
+                    f'{fname} has an empty state for key {key!r}, which has been pushed here: load before the first push, '
+                    f"or delete({key!r}) and init it again", reason='updater-incompatible')
+        return {key: state for key, state in states.items() if not states_.is_empty(state)}
 
     def _load_dumped(self, states, document):
         """Sets an updater and its states. When these do not fit it, what was there before is put back."""

@@ -37,13 +37,20 @@ class State(dict):
         return State, (dict(self), self.updater, self.updates, self.since_begun, self.product)
 
 
+def is_empty(state):
+    """Whether the key has not stepped under an updater that keeps something."""
+    return not state and state.updates == 0
+
+
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 def write(path, states, document, dump_optimizer):
-    """document: that of the store's updater. Keys that were never updated have no states to keep."""
-    kept = {key: state for key, state in states.items() if state.updates > 0 or state.updater == document['type']}
-    for key, state in kept.items():
-        if state.updater != document['type']:
+    """document: that of the store's updater. A key that has not stepped under it, and of which the updaters before keep
+    nothing, has an empty state: no slots, no updates."""
+    kept = {}
+    for key, state in states.items():
+        kept[key] = state if state.updater == document['type'] else State({}, document['type'], 0, 0)
+        if state and state.updater != document['type']:
             raise errors.FailedPrecondition(
                 f'key {key!r} still has the state of {state.updater}, and goes over to {document["type"]} with its next '
                 'push: push it once, or save without it (key=[...])', reason='updater-incompatible')
