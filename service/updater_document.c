@@ -360,7 +360,7 @@ static void read_factor(const struct place *of, const struct program *program, c
     struct place p = {.owner = "the program"};
     char shown_name[NAME_SHOWN_SIZE];
 
-    snprintf(p.path, sizeof p.path, "%s/params", of->path);
+    snprintf(p.path, sizeof p.path, "%.24s/params", of->path);
     for (unsigned i = 0; i < program->param_count; i++) names[i] = program->params[i].name;
     if (at < 0) unknown_name(&p, name, names, f);
     else if (!json_is_number(value) || fabs(v) > 1e9)

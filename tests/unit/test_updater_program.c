@@ -110,7 +110,9 @@ TEST(a_bad_document_is_refused_with_its_place)
 
 TEST(every_failing_allocation_of_a_parse_is_told)
 {
-    static const char *const documents[] = {"{\"type\": \"program\", " TEXT ", \"params\": {\"mu\": 0.5}}",
+    static const char *const documents[] = {"{\"type\": \"program\", " TEXT ", \"params\": {\"mu\": 0.5}, "
+                                            "\"schedule\": {\"type\": \"constant\"}, \"overrides\": ["
+                                            "{\"match\": \"a\", \"frozen\": true, \"params\": {\"lr\": 2}}]}",
                                             "{\"type\": \"program\", \"text\": \"stored = gard\"}"};
 
     for (size_t i = 0; i < 2; i++)
