@@ -600,7 +600,8 @@ static void warn_of_dropped(json_t *report, const json_t *dropped)
     json_t *row;
 
     json_array_foreach(dropped, i, row) {
-        char *from = json_dumps(json_object_get(row, "from"), JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+        char *from =
+            json_dumps(json_object_get(row, "from"), JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
         char *to = json_dumps(json_object_get(row, "to"), JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
         if (from != NULL && to != NULL)
             json_array_append_new(json_object_get(report, "warnings"),

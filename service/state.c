@@ -126,8 +126,10 @@ enum status state_takes_push(const struct key *k, struct error *e)
     const char *pattern = updater_frozen(store_updater(k->store), key_name_bytes(&k->name, room));
 
     if (pattern == NULL) return STATUS_OK;
-    return error_set(e, REASON_KEY_FROZEN, "%s is frozen by {\"match\": \"%.100s\", \"frozen\": true} in the updater of store "
-                     "'%s': push the other keys only, set() its value, or set the updater again without that override",
+    return error_set(e, REASON_KEY_FROZEN,
+                     "%s is frozen by {\"match\": \"%.100s\", \"frozen\": true} in the updater of "
+                     "store '%s': push the other keys only, set() its value, or set the updater "
+                     "again without that override",
                      key_name_print(&k->name, name), pattern, k->store->name);
 }
 

@@ -577,7 +577,8 @@ enum status store_dead_blocks(const struct store *s, struct error *e)
 /* A store of async mode may be made to insist on an updater. */
 static bool takes_pushes(const struct store *s)
 {
-    return s->options.mode != MODE_ASYNC || s->updater != NULL || s->options.async_default != ASYNC_ERROR;
+    return s->options.mode != MODE_ASYNC || s->updater != NULL ||
+           s->options.async_default != ASYNC_ERROR;
 }
 
 /* Its round has ended. A younger one may end before an older one does, when somebody died between his two pushes. */
@@ -711,8 +712,8 @@ static bool is_plain(const struct key *k, const struct worker *w, uint64_t step)
     const struct store *s = k->store;
     const struct progress *p = worker_seen(w, k);
 
-    return s->options.mode != MODE_SYNC && s->updater != NULL && k->state.updater == s->updater && !k->state.use.frozen &&
-           !k->busy &&
+    return s->options.mode != MODE_SYNC && s->updater != NULL && k->state.updater == s->updater &&
+           !k->state.use.frozen && !k->busy &&
            k->shape.size > 0 && k->shape.size <= PUSH_NOW_SIZE && k->home == 0 && w->staging_count == 0 && p != NULL &&
            p->next == step && p->recorded < step;
 }

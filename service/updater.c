@@ -107,7 +107,8 @@ static bool matches(const char *pattern, struct bytes name)
 static const struct override *said_last(const struct updater *u, struct bytes name, unsigned member)
 {
     for (size_t i = u->override_count; i-- > 0;)
-        if (u->overrides[i].has_own[member] && matches(u->overrides[i].match, name)) return &u->overrides[i];
+        if (u->overrides[i].has_own[member] && matches(u->overrides[i].match, name))
+            return &u->overrides[i];
     return NULL;
 }
 
@@ -133,9 +134,11 @@ enum status updater_fits(const struct updater *u, struct bytes name, enum dtype 
 {
     if (!dtype_is_integer(t) || takes_integers(u)) return STATUS_OK;
     if (is_set(u, name, KEY_ASSIGN) || is_set(u, name, KEY_FROZEN)) return STATUS_OK;
-    return error_set(e, REASON_UPDATER_UNFIT, "%s needs fractions, which %s values do not have: give the updater's document "
-                     "\"overrides\": [{\"match\": \"%.*s\", \"assign\": true}], and pushes of the key assign, or \"frozen\": "
-                     "true, and they are refused", u->row->name, dtype_name(t), (int)(name.size < 100 ? name.size : 100),
+    return error_set(e, REASON_UPDATER_UNFIT,
+                     "%s needs fractions, which %s values do not have: give the updater's document "
+                     "\"overrides\": [{\"match\": \"%.*s\", \"assign\": true}], and pushes of the "
+                     "key assign, or \"frozen\": true, and they are refused",
+                     u->row->name, dtype_name(t), (int)(name.size < 100 ? name.size : 100),
                      name.size > 0 ? (const char *)name.at : "");
 }
 
@@ -236,7 +239,8 @@ static void use_params(const struct updater *u, const struct updater_use *use, u
     double factors[PROGRAM_PARAMS_MAX];
 
     memcpy(out, u->params, sizeof u->params);
-    if (u->schedule != NULL) out[u->scheduled] = schedule_rate(u->schedule, out[u->scheduled], num_update);
+    if (u->schedule != NULL)
+        out[u->scheduled] = schedule_rate(u->schedule, out[u->scheduled], num_update);
     for (unsigned p = 0; p < u->program->param_count; p++) factors[p] = 1;
     for (size_t i = 0; i < u->override_count; i++)
         for (unsigned p = 0; use_overridden(use, i) && p < u->program->param_count; p++)
@@ -244,8 +248,8 @@ static void use_params(const struct updater *u, const struct updater_use *use, u
     for (unsigned p = 0; p < u->program->param_count; p++) out[p] *= factors[p];
 }
 
-static void run_host_part(const struct updater *u, const struct updater_use *use, const struct update_moment *m,
-                          struct step *s)
+static void run_host_part(const struct updater *u, const struct updater_use *use,
+                          const struct update_moment *m, struct step *s)
 {
     double params[PROGRAM_PARAMS_MAX];
     const double moments[EXPR_MOMENT_COUNT] = {

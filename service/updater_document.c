@@ -326,9 +326,11 @@ static void read_schedule(const json_t *document, struct updater *u, struct faul
     for (unsigned i = 0; i < row->hyper_count; i++) s->hypers[i] = row->hypers[i].standard;
     json_object_foreach((json_t *)document, name, value) read_schedule_member(name, value, s, f);
     if (u->program != NULL && !find_scheduled(u))
-        fault(f, "/schedule: the program has no param called learning_rate or lr, which a schedule would set");
+        fault(f, "/schedule: the program has no param called learning_rate or lr, which a schedule "
+                 "would set");
     bool known = u->row->common || u->program != NULL;
-    if (f->count == before && known) check_schedule(s, u->program != NULL ? u->params[u->scheduled] : u->hypers[H_RATE], f);
+    if (f->count == before && known)
+        check_schedule(s, u->program != NULL ? u->params[u->scheduled] : u->hypers[H_RATE], f);
 }
 
 /* ---- overrides -------------------------------------------------------------------------------------------------- */
@@ -349,10 +351,13 @@ static bool has_key_member(const struct updater_row *row, int i)
     return i >= 0 && (row->common || (i != KEY_LR_MULT && i != KEY_WD_MULT));
 }
 
-static bool is_program(const struct updater_row *row) { return row->hyper_count == 0 && strcmp(row->name, "program") == 0; }
+static bool is_program(const struct updater_row *row)
+{
+    return row->hyper_count == 0 && strcmp(row->name, "program") == 0;
+}
 
-static void read_factor(const struct place *of, const struct program *program, const char *name, const json_t *value,
-                        struct override *o, struct faults *f)
+static void read_factor(const struct place *of, const struct program *program, const char *name,
+                        const json_t *value, struct override *o, struct faults *f)
 {
     const char *names[PROGRAM_PARAMS_MAX + 1] = {NULL};
     double v = json_number_value(value);
@@ -364,20 +369,23 @@ static void read_factor(const struct place *of, const struct program *program, c
     for (unsigned i = 0; i < program->param_count; i++) names[i] = program->params[i].name;
     if (at < 0) unknown_name(&p, name, names, f);
     else if (!json_is_number(value) || fabs(v) > 1e9)
-        fault(f, "%s/%s: must be a number from -1e+09 to 1e+09, a factor of the param", p.path, shown(name, shown_name));
+        fault(f, "%s/%s: must be a number from -1e+09 to 1e+09, a factor of the param", p.path,
+              shown(name, shown_name));
     else o->factors[at] = v + 0.0, o->has_factor[at] = true;
 }
 
 /* A text that is wrong has no params that could be looked at. */
-static void read_factors(const struct place *p, const struct program *program, const json_t *params, struct override *o,
-                         struct faults *f)
+static void read_factors(const struct place *p, const struct program *program, const json_t *params,
+                         struct override *o, struct faults *f)
 {
     const char *name;
     json_t *value;
 
-    if (!json_is_object(params)) fault(f, "%s/params: must be an object of factors such as {\"lr\": 0.1}", p->path);
+    if (!json_is_object(params))
+        fault(f, "%s/params: must be an object of factors such as {\"lr\": 0.1}", p->path);
     else if (program != NULL)
-        json_object_foreach((json_t *)params, name, value) read_factor(p, program, name, value, o, f);
+        json_object_foreach((json_t *)params, name, value)
+            read_factor(p, program, name, value, o, f);
 }
 
 static void read_override_member(const struct place *p, const struct updater *u, const char *name,
@@ -424,7 +432,8 @@ static void read_override(const json_t *document, size_t index, struct updater *
     }
     o->match = mem_text(match, strlen(match));
     f->no_memory |= o->match == NULL;
-    json_object_foreach((json_t *)document, name, value) read_override_member(&p, u, name, value, o, f);
+    json_object_foreach((json_t *)document, name, value)
+        read_override_member(&p, u, name, value, o, f);
 }
 
 static void read_overrides(const json_t *list, struct updater *u, struct faults *f)
@@ -540,7 +549,8 @@ static enum status read_document(json_t *document, struct updater *u, struct buf
         set_standards(document, u);
         json_object_foreach(document, name, value) read_member(u->row, name, value, u->hypers, &f);
         if (is_program(u->row)) read_program(document, u, &f);
-        if (u->row->common || is_program(u->row)) read_schedule(json_object_get(document, "schedule"), u, &f);
+        if (u->row->common || is_program(u->row))
+            read_schedule(json_object_get(document, "schedule"), u, &f);
         read_overrides(json_object_get(document, "overrides"), u, &f);
     }
     if (f.no_memory) return error_set(e, REASON_NO_MEMORY, "no memory for an updater");
@@ -648,20 +658,24 @@ enum status document_write(struct updater *u, struct error *e)
     return u->text != NULL ? STATUS_OK : error_set(e, REASON_NO_MEMORY, "no memory for the text of an updater");
 }
 
-/* ---- what a document leaves out --------------------------------------------------------------------------------- */
+/* ---- what a document leaves out --------------------------------------------------------- */
 
-/* Numbers, words and flags stand for themselves; a list is as long as it is, a schedule is of its type. */
+/* Numbers, words and flags stand for themselves; a list is as long as it is, a schedule is of its
+ * type. */
 static json_t *brief(const json_t *value)
 {
     if (json_is_array(value)) return json_integer((json_int_t)json_array_size(value));
-    if (json_is_real(value) && fabs(json_real_value(value)) < 1e9 && json_real_value(value) == floor(json_real_value(value)))
+    if (json_is_real(value) && fabs(json_real_value(value)) < 1e9 &&
+        json_real_value(value) == floor(json_real_value(value)))
         return json_integer((json_int_t)json_real_value(value));
     if (json_is_object(value)) return json_incref(json_object_get(value, "type"));
     return value != NULL ? json_incref((json_t *)value) : json_null();
 }
 
-/* Members of `old` that `said` does not have and `now` has otherwise. all: also those that now does not have. */
-static bool add_dropped(json_t *list, const char *prefix, const json_t *old, const json_t *now, const json_t *said, bool all)
+/* Members of `old` that `said` does not have and `now` has otherwise. all: also those that now does
+ * not have. */
+static bool add_dropped(json_t *list, const char *prefix, const json_t *old, const json_t *now,
+                        const json_t *said, bool all)
 {
     const char *name;
     json_t *value;
@@ -671,14 +685,17 @@ static bool add_dropped(json_t *list, const char *prefix, const json_t *old, con
         if (json_object_get(said, name) != NULL || (then == NULL && !all)) continue;
         if (strcmp(name, "params") == 0 || (then != NULL && json_equal(value, then))) continue;
         json_t *to = json_is_array(value) && then == NULL ? json_integer(0) : brief(then);
-        json_t *row = json_pack("{s:s+,s:o,s:o}", "name", prefix, name, "from", brief(value), "to", to);
+        json_t *row =
+            json_pack("{s:s+,s:o,s:o}", "name", prefix, name, "from", brief(value), "to", to);
         if (row == NULL || json_array_append_new(list, row) != 0) return false;
     }
     return true;
 }
 
-/* The members of one member that both have, "params/lr": what it does not say is dropped just as silently. */
-static bool add_dropped_of(json_t *list, const char *member, const json_t *old, const json_t *now, const json_t *said)
+/* The members of one member that both have, "params/lr": what it does not say is dropped just as
+ * silently. */
+static bool add_dropped_of(json_t *list, const char *member, const json_t *old, const json_t *now,
+                           const json_t *said)
 {
     const json_t *a = json_object_get(old, member), *b = json_object_get(now, member);
     json_t *types[] = {json_object_get(a, "type"), json_object_get(b, "type")};
@@ -691,12 +708,15 @@ static bool add_dropped_of(json_t *list, const char *member, const json_t *old, 
 
 json_t *document_dropped(const struct updater *before, const struct updater *u, const json_t *said)
 {
-    json_t *old = json_loads(before->text, 0, NULL), *now = json_loads(u->text, 0, NULL), *list = json_array();
+    json_t *old = json_loads(before->text, 0, NULL), *now = json_loads(u->text, 0, NULL),
+           *list = json_array();
     bool ok = old != NULL && now != NULL && list != NULL;
 
     if (ok && before->row == u->row) {
-        ok = add_dropped(list, "", old, now, said, true) && add_dropped_of(list, "params", old, now, said);
-        if (ok && json_is_object(json_object_get(said, "schedule"))) ok = add_dropped_of(list, "schedule", old, now, said);
+        ok = add_dropped(list, "", old, now, said, true) &&
+             add_dropped_of(list, "params", old, now, said);
+        if (ok && json_is_object(json_object_get(said, "schedule")))
+            ok = add_dropped_of(list, "schedule", old, now, said);
     }
     if (!ok) json_decref(list);
     json_decref(old);

@@ -17,7 +17,7 @@ struct override {
     char *match;
     bool has[UPDATER_HYPERS_MAX], has_own[KEY_MEMBERS], has_factor[PROGRAM_PARAMS_MAX];
     double hypers[UPDATER_HYPERS_MAX], own[KEY_MEMBERS];
-    double factors[PROGRAM_PARAMS_MAX];      /* of the program's params */
+    double factors[PROGRAM_PARAMS_MAX]; /* of the program's params */
 };
 
 struct updater {
@@ -30,7 +30,7 @@ struct updater {
     struct program *program;                 /* of type program, else NULL */
     char *program_text;                      /* as it came */
     double params[PROGRAM_PARAMS_MAX];       /* by the program's numbers */
-    int scheduled;                           /* the param that the schedule sets */
+    int scheduled; /* the param that the schedule sets */
     uint64_t resets, conversions;            /* asked for in the store's life up to this updater */
     char *text;
 };
@@ -38,10 +38,12 @@ struct updater {
 /* Fills row, numbers, schedule and overrides; what it made is the caller's to free also when it fails. *all, if there
  * is one, gets every fault as a line. */
 enum status document_read(struct bytes json, struct updater *u, struct buf *all, struct error *e) MUST_CHECK;
-/* The numbers that `said`, the document that u was read from, does not have and that u has otherwise than `before` of the
- * same type: [{"name": "momentum", "from": 0.9, "to": 0}], empty when there are none; those within
- * another as "params/lr", "schedule/warmup_steps". from and to of overrides are how many there are, of a schedule its type or null. NULL without memory. */
-json_t *document_dropped(const struct updater *before, const struct updater *u, const json_t *said) MUST_CHECK;
+/* The numbers that `said`, the document that u was read from, does not have and that u has
+ * otherwise than `before` of the same type: [{"name": "momentum", "from": 0.9, "to": 0}], empty
+ * when there are none; those within another as "params/lr", "schedule/warmup_steps". from and to of
+ * overrides are how many there are, of a schedule its type or null. NULL without memory. */
+json_t *document_dropped(const struct updater *before, const struct updater *u,
+                         const json_t *said) MUST_CHECK;
 /* Makes u->text. */
 enum status document_write(struct updater *u, struct error *e) MUST_CHECK;
 

@@ -868,10 +868,13 @@ static enum status put_options(struct buf *b, const char *options, bool *dry_run
     json_t *doc = json_loads(options, JSON_REJECT_DUPLICATES, NULL);
     enum status s = STATUS_OK;
 
-    if (!json_is_object(doc) || json_object_get(doc, "updater") != NULL || json_object_get(doc, "store") != NULL)
-        s = error_set(e, REASON_BAD_ARGUMENT, "options: an object such as {\"states\": \"convert\", \"dry_run\": true}");
+    if (!json_is_object(doc) || json_object_get(doc, "updater") != NULL ||
+        json_object_get(doc, "store") != NULL)
+        s = error_set(e, REASON_BAD_ARGUMENT,
+                      "options: an object such as {\"states\": \"convert\", \"dry_run\": true}");
     char *text = s == STATUS_OK ? json_dumps(doc, JSON_COMPACT) : NULL;
-    if (s == STATUS_OK && text == NULL) s = error_set(e, REASON_NO_MEMORY, "no memory for a request");
+    if (s == STATUS_OK && text == NULL)
+        s = error_set(e, REASON_NO_MEMORY, "no memory for a request");
     if (text != NULL && strlen(text) > 2) buf_format(b, ",%.*s", (int)strlen(text) - 2, text + 1);
     *dry_run = json_is_true(json_object_get(doc, "dry_run"));
     json_decref(doc);
@@ -892,13 +895,14 @@ int paramd_set_updater(struct paramd *kv, const char *document, struct paramd_er
     return paramd_set_updater_with(kv, document, NULL, NULL, e);
 }
 
-int paramd_set_updater_with(struct paramd *kv, const char *document, const char *options, char **answer,
-                            struct paramd_error *e)
+int paramd_set_updater_with(struct paramd *kv, const char *document, const char *options,
+                            char **answer, struct paramd_error *e)
 {
     if (answer != NULL) *answer = NULL;
 
     struct error error;
-    struct request r = {.method = WIRE_SetUpdater, .read = answer != NULL ? keep_answer : NULL, .ctx = answer};
+    struct request r = {
+        .method = WIRE_SetUpdater, .read = answer != NULL ? keep_answer : NULL, .ctx = answer};
     enum status s = drive_enter(kv, &error);
     bool dry_run = false;
 

@@ -209,13 +209,15 @@ PARAMD_API int paramd_barrier(struct paramd *kv, const char *name, struct paramd
  * An equal document changes nothing. INVALID_ARGUMENT lists every fault of the document. */
 PARAMD_API int paramd_set_updater(struct paramd *kv, const char *document, struct paramd_error *e);
 /* The same with options, a JSON object; NULL: none.
- *   "states" "keep" | "reset" | "convert": what becomes of slots (gpu/updaters.md), "dry_run" true: only tells,
+ *   "states" "keep" | "reset" | "convert": what becomes of slots (gpu/updaters.md),
+ *   "dry_run" true: only tells,
  *   "etag": of GetUpdater; FAILED_PRECONDITION "etag-mismatch" when the updater is another by now.
- * *answer (answer may be NULL), for paramd_text_free, is the JSON of SetUpdater (api/protocol.md): "changed",
- * "effective_from_version", "first_versions", of a dry run "report" with "warnings"; and "dropped": the numbers that the
- * present updater of this type has and the document does not say, with what they were and the default that they go back to. */
-PARAMD_API int paramd_set_updater_with(struct paramd *kv, const char *document, const char *options, char **answer,
-                                       struct paramd_error *e);
+ * *answer (answer may be NULL), for paramd_text_free, is the JSON of SetUpdater (api/protocol.md):
+ * "changed", "effective_from_version", "first_versions", of a dry run "report" with "warnings"; and
+ * "dropped": the numbers that the present updater of this type has and the document does not say,
+ * with what they were and the default that they go back to. */
+PARAMD_API int paramd_set_updater_with(struct paramd *kv, const char *document, const char *options,
+                                       char **answer, struct paramd_error *e);
 
 /* A function as updater, for stores inside the process only. It is called once a key, in the order of keys, on the
  * thread that pushes, before push returns: sum is a private array, stored the value, which it changes in place. An

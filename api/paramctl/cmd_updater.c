@@ -78,9 +78,10 @@ static void print_dropped(const json_t *j)
     size_t i;
 
     json_array_foreach(json_object_get(j, "dropped"), i, row)
-        printf("warning: %s %s -> %s: the document does not say it, so it goes back to its default\n",
-               json_string_value(json_object_get(row, "name")), plain(json_object_get(row, "from"), from),
-               plain(json_object_get(row, "to"), to));
+        printf("warning: %s %s -> %s: the document does not say it, so it goes back to its "
+               "default\n",
+               json_string_value(json_object_get(row, "name")),
+               plain(json_object_get(row, "from"), from), plain(json_object_get(row, "to"), to));
 }
 
 static int updater_set(const struct ctl *c, const char *argument)

@@ -418,7 +418,7 @@ TEST(the_page_names_every_word_and_bound)
     }
 }
 
-/* ---- overrides and schedules of programs, frozen keys ---------------------------------------------------------------- */
+/* ---- overrides and schedules of programs, frozen keys ----------------------------------- */
 
 static void set_document(struct client *c, const char *document)
 {

@@ -559,19 +559,22 @@ class KVStore:
                                                        keeps for each key becomes slots (see paramd.trace). The store
                                                        has it before this client makes or pushes a key.
 
-        A number that is left out has its default, also where the present updater of the same type has another: then a
-        paramd.optimizer.NumbersDropped names each with what it was and what it is now (momentum 0.9 -> 0).
+        A number that is left out has its default, also where the present updater of the same type
+        has another: then a paramd.optimizer.NumbersDropped names each with what it was and what it
+        is now (momentum 0.9 -> 0).
 
-        states (for documents): what becomes of momentum, means, ... : 'keep' those whose names the new updater has too,
-        'reset' all, or 'convert' what is there into what is missing. dry_run: changes nothing, only tells.
+        states (for documents): what becomes of momentum, means, ... : 'keep' those whose names the
+        new updater has too, 'reset' all, or 'convert' what is there into what is missing. dry_run:
+        changes nothing, only tells.
 
-        For a document the answer is a dict: changed; effective_from_version and first_versions, from which on values
-        are made under it; dropped, as above; of a dry run report, what would become of the keys' states, with warnings.
+        For a document the answer is a dict: changed; effective_from_version and first_versions,
+        from which on values are made under it; dropped, as above; of a dry run report, what would
+        become of the keys' states, with warnings.
         """
         if callable(updater):
             if states != 'keep' or dry_run:
-                raise _arrays.refuse('states and dry_run are for documents: a function keeps its states itself, and a '
-                                     'traced one begins anew')
+                raise _arrays.refuse('states and dry_run are for documents: a function keeps its '
+                                     'states itself, and a traced one begins anew')
             self._set_function(updater)
             return None
         return self._set_document(updater, states, dry_run, numbers)
@@ -675,14 +678,14 @@ class KVStore:
         return document
 
     def _without_empty(self, fname, states):
-        """The states that are to be set. An empty one is that of a key that has not been pushed, so none may have been
-        here: what the updater keeps by now would stay, unseen."""
+        """The states that are to be set. An empty one is that of a key that has not been pushed, so
+        none may have been here: what the updater keeps by now would stay, unseen."""
         empty = [key for key, state in states.items() if states_.is_empty(state)]
         for key, state in self.get_states(empty).items() if empty else ():
             if state:
                 raise errors.FailedPrecondition(
-                    f'{fname} has an empty state for key {key!r}, which has been pushed here: load before the first push, '
-                    f"or delete({key!r}) and init it again", reason='updater-incompatible')
+                    f'{fname} has an empty state for key {key!r}, which has been pushed here: load '
+                    f"before the first push, or delete({key!r}) and init it again", reason='updater-incompatible')
         return {key: state for key, state in states.items() if not states_.is_empty(state)}
 
     def _load_dumped(self, states, document):
@@ -883,10 +886,14 @@ class KVStore:
         return [Info(dtypes[item['dtype']], tuple(item['shape']), item['version'], item['id']) for item in items]
 
     def _set_document(self, updater, states, dry_run, numbers):
-        document = b'null' if updater is None else _document_text(optimizer.document(updater, numbers))
-        options = json.dumps({'states': _arrays.as_name(states, 'states ='), 'dry_run': bool(dry_run)}).encode()
+        document = b'null'
+        if updater is not None:
+            document = _document_text(optimizer.document(updater, numbers))
+        states = _arrays.as_name(states, 'states =')
+        options = json.dumps({'states': states, 'dry_run': bool(dry_run)}).encode()
+        request = b'{"updater": ' + document + b', ' + options[1:]
         with _Operation(self, None) as op:
-            op.run(self._lib.paramd_call_start, self._handle, b'SetUpdater', b'{"updater": ' + document + b', ' + options[1:])
+            op.run(self._lib.paramd_call_start, self._handle, b'SetUpdater', request)
             answer = op.answer()
         if dry_run:
             return answer

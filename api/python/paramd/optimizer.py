@@ -17,7 +17,8 @@ __all__ = ['NumbersDropped', 'create']
 
 
 class NumbersDropped(UserWarning):
-    """A new updater of the same type leaves out numbers that the present one has, so they go back to their defaults."""
+    """A new updater of the same type leaves out numbers that the present one has, so they go back
+    to their defaults."""
 
 
 def create(name, **numbers):
@@ -48,8 +49,12 @@ def warn_of_dropped(dropped, stacklevel):
     """dropped: that of SetUpdater's answer. One warning for all of them, at the caller's caller."""
     if not dropped:
         return
-    rows = ', '.join(f'{row["name"]} {json.dumps(row["from"])} -> {json.dumps(row["to"])}' for row in dropped)
+    rows = ', '.join(f'{row["name"]} {json.dumps(row["from"])} -> {json.dumps(row["to"])}'
+                     for row in dropped)
     name, old, new = dropped[0]['name'], dropped[0]['from'], dropped[0]['to']
-    how = f': {name}={old!r} keeps it, {name}={new!r} drops it without a warning' if name.isidentifier() else ''
-    warnings.warn(f'the new updater leaves out what the present one has, which goes back to its default: {rows}. Say what '
-                  f'is to stay{how}', NumbersDropped, stacklevel=stacklevel)
+    how = ''
+    if name.isidentifier():
+        how = f': {name}={old!r} keeps it, {name}={new!r} drops it without a warning'
+    warnings.warn('the new updater leaves out what the present one has, which goes back to its '
+                  f'default: {rows}. Say what is to stay{how}', NumbersDropped,
+                  stacklevel=stacklevel)

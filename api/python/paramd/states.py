@@ -45,12 +45,13 @@ def is_empty(state):
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 def write(path, states, document, dump_optimizer):
-    """document: that of the store's updater. A key that has not stepped under it, and of which the updaters before keep
-    nothing, has an empty state: no slots, no updates."""
+    """document: that of the store's updater. A key that has not stepped under it, and of which the
+    updaters before keep nothing, has an empty state: no slots, no updates."""
     kept = {}
     for key, state in states.items():
-        kept[key] = state if state.updater == document['type'] else State({}, document['type'], 0, 0)
-        if state and state.updater != document['type']:
+        same = state.updater == document['type']
+        kept[key] = state if same else State({}, document['type'], 0, 0)
+        if state and not same:
             raise errors.FailedPrecondition(
                 f'key {key!r} still has the state of {state.updater}, and goes over to {document["type"]} with its next '
                 'push: push it once, or save without it (key=[...])', reason='updater-incompatible')
