@@ -582,6 +582,27 @@ TEST(a_key_in_a_call_is_not_pushed_the_ordinary_way_and_one_in_a_round_not_on_th
     close_test(&t);
 }
 
+TEST(a_frozen_key_is_not_pushed_on_the_plane)
+{
+    static const char freeze[] = "{\"store\": \"s\", \"updater\": {\"type\": \"assign\", \"overrides\": ["
+                                 "{\"match\": \"*\", \"frozen\": %s}]}}";
+    struct plane_test t;
+    struct error e;
+
+    open_test(&t, 1, patient);
+    join_all(&t);
+    t.call++;
+    do_json(t.trainers[0].client, WIRE_SetUpdater, freeze, "true");
+    for (unsigned rank = 0; rank < 2; rank++) {
+        CHECK_EQ(announce(&t, rank, true, t.keys, &e), STATUS_FAILED_PRECONDITION);
+        CHECK_EQ(e.reason, REASON_KEY_FROZEN);
+        CHECK(is_state(&t, "ready"));
+    }
+    do_json(t.trainers[0].client, WIRE_SetUpdater, freeze, "false");
+    CHECK_EQ(announce(&t, 0, true, t.keys, &e), STATUS_OK);
+    close_test(&t);
+}
+
 TEST(a_key_that_is_deleted_breaks_the_call_it_is_in)
 {
     struct plane_test t;
