@@ -32,11 +32,13 @@ int complain(const struct ctl *c, const struct paramd_error *e)
                                     "text", e->text) : NULL;
 
     if (j != NULL) {
-        json_dumpf(j, stderr, JSON_COMPACT);
+        char *text = json_dumps(j, JSON_COMPACT);
+        if (text != NULL) say_json(stderr, text, strlen(text));
+        free(text);
         fputc('\n', stderr);
         json_decref(j);
     } else {
-        fprintf(stderr, "paramctl: %s\n", e->text);
+        say_lines(stderr, "paramctl: %s\n", e->text);
     }
     return exit_of(e->status);
 }
@@ -45,11 +47,12 @@ int complain_usage(const char *format, ...)
 {
     va_list args;
 
-    fputs("paramctl: ", stderr);
+    char *text = NULL;
+
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    if (vasprintf(&text, format, args) >= 0) say_lines(stderr, "paramctl: %s\n", text);
     va_end(args);
-    fputc('\n', stderr);
+    free(text);
     return EXIT_USAGE;
 }
 
@@ -144,7 +147,7 @@ json_t *ask_on(const struct ctl *c, struct paramd *kv, const char *method, json_
     } else if (paramd_call(kv, method, text, &answer, &e) != 0) {
         *code = complain(c, &e);
     } else if ((out = json_loads(answer, 0, NULL)) == NULL) {
-        fprintf(stderr, "paramctl: the daemon's answer to %s cannot be read\n", method);
+        say(stderr, "paramctl: the daemon's answer to %s cannot be read", method);
         *code = EXIT_ERROR;
     }
     paramd_text_free(answer);

@@ -123,7 +123,7 @@ int run_bench(const struct ctl *c)
     code = run_all(c, kv, rows);
     char *document = json_dumps(gone, JSON_COMPACT);
     if (document == NULL || paramd_call(kv, "DeleteStore", document, &answer, &e) != 0)
-        fprintf(stderr, "paramctl: store %s is left behind\n", store);
+        say(stderr, "paramctl: store %s is left behind", store);
     paramd_text_free(answer);
     free(document);
     json_decref(gone);

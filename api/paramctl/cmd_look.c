@@ -60,7 +60,7 @@ int run_health(const struct ctl *c)
 
     if (j == NULL) return code;
     code = status != NULL && strcmp(status, "serving") == 0 ? 0 : EXIT_UNAVAILABLE;
-    if (!c->json) puts(status != NULL ? status : "?");
+    if (!c->json) say(stdout, "%s", status != NULL ? status : "?");
     if (c->json) show_json(j);
     else json_decref(j);
     return code;
@@ -221,7 +221,7 @@ static int dismiss(const struct ctl *c, const char *who)
     j = ask(c, "Dismiss", in, &code);
     if (j == NULL) return code;
     if (c->json) return show_json(j);
-    printf("worker %s is no longer waited for\n", who);
+    say(stdout, "worker %s is no longer waited for", who);
     json_decref(j);
     return 0;
 }
@@ -276,7 +276,7 @@ int run_call(const struct ctl *c)
     unsigned method = wire_method_find(bytes_text(c->args[0]));
 
     if (method == 0) {
-        fprintf(stderr, "paramctl: no method '%s'; `paramctl describe` lists them\n", c->args[0]);
+        say(stderr, "paramctl: no method '%s'; `paramctl describe` lists them", c->args[0]);
         json_decref(in);
         return EXIT_NOT_FOUND;
     }
@@ -327,7 +327,7 @@ int run_describe(const struct ctl *c)
     }
     m = wire_method_find(bytes_text(name));
     if (m == 0) {
-        fprintf(stderr, "paramctl: no method '%s'; `paramctl describe` lists them\n", name);
+        say(stderr, "paramctl: no method '%s'; `paramctl describe` lists them", name);
         return EXIT_NOT_FOUND;
     }
     printf("paramd.v1.%s: method %u, %s%s\n", name, m,

@@ -51,7 +51,7 @@ int run_delete(const struct ctl *c)
     paramd_close(kv);
     if (said == NULL) return code;
     if (c->json) return show_json(said);
-    printf("%llu of store %s deleted\n", whole(said, "deleted"), store_name(c));
+    say(stdout, "%llu of store %s deleted", whole(said, "deleted"), store_name(c));
     json_decref(said);
     return 0;
 }
@@ -75,19 +75,19 @@ static void print_created(const struct ctl *c, json_t *said)
 {
     char type[CELL_SIZE];
 
-    printf("store %s, %s, %s\n", c->args[1], cell(json_object_get(said, "type"), LOOK_TEXT, type),
+    say(stdout, "store %s, %s, %s", c->args[1], cell(json_object_get(said, "type"), LOOK_TEXT, type),
            json_is_true(json_object_get(said, "created")) ? "is created" : "was there already");
 }
 
 static void print_deleted(const struct ctl *c, json_t *said)
 {
     (void)said;
-    printf("store %s is deleted\n", c->args[1]);
+    say(stdout, "store %s is deleted", c->args[1]);
 }
 
 static void print_reset(const struct ctl *c, json_t *said)
 {
-    printf("store %s is reset: %llu keys are deleted\n", c->args[1], whole(said, "deleted"));
+    say(stdout, "store %s is reset: %llu keys are deleted", c->args[1], whole(said, "deleted"));
 }
 
 static const struct action {

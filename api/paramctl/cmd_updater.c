@@ -188,7 +188,7 @@ static void print_swap(const struct ctl *c, const json_t *j)
                     {"CONVERTED", "converted", LOOK_NUMBER}, {"ANEW", "anew", LOOK_NUMBER},
                     {"DROPPED", "dropped", LOOK_NUMBER});
     json_array_foreach(json_object_get(report, "warnings"), i, warning)
-        printf("warning: %s\n", json_string_value(warning));
+        say(stdout, "warning: %s", json_string_value(warning));
 }
 
 /* What the daemon says a document would do to the store. Nothing is changed. */
@@ -220,7 +220,7 @@ static int updater_check_text(const struct ctl *c, const char *path, struct byte
 
     buf_fini(&report);
     if (s != STATUS_OK) {
-        fprintf(stderr, "paramctl: %s: %s\n", path, e.text);
+        say_lines(stderr, "paramctl: %s: %s\n", path, e.text);
         return EXIT_ERROR;
     }
     if (c->json) return show_json(j);
@@ -255,7 +255,7 @@ static int updater_check_alone(const struct ctl *c, const char *argument, struct
     json_t *j, *program;
 
     if (updater_parse(text, &u, &e) != STATUS_OK) {
-        fprintf(stderr, "paramctl: %.100s: %s\n", argument, e.text);
+        say_lines(stderr, "paramctl: %.100s: %s\n", argument, e.text);
         return EXIT_ERROR;
     }
     j = json_loads(updater_text(u), 0, NULL);

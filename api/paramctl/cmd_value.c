@@ -128,7 +128,9 @@ static void put_json(FILE *to, const char *text)
 {
     json_t *j = json_string(text);
 
-    if (j != NULL) json_dumpf(j, to, JSON_ENCODE_ANY);
+    char *json = j != NULL ? json_dumps(j, JSON_ENCODE_ANY) : NULL;
+    if (json != NULL) say_json(to, json, strlen(json));
+    free(json);
     json_decref(j);
 }
 
@@ -158,7 +160,7 @@ static int show_value(const struct ctl *c, const struct fetch *f)
         print_json(c, f, 0);
         return 0;
     }
-    printf("%s  %s  version %" PRIu64 "%s%s\n", c->args[0], type_text(&v->tensor, type), f->versions[0],
+    say(stdout, "%s  %s  version %" PRIu64 "%s%s", c->args[0], type_text(&v->tensor, type), f->versions[0],
            c->npy != NULL ? "  -> " : "", c->npy != NULL ? c->npy : "");
     if (c->npy == NULL) value_print(stdout, v);
     return 0;
@@ -260,7 +262,7 @@ static int say_written(const struct ctl *c, struct paramd *kv, const struct para
     if (c->json)
         return show_json(json_pack("{s:s,s:s,s:I}", "key", c->args[0], "done", verb, "version",
                                    (json_int_t)info.version));
-    printf("%s  %s  %s; version %" PRIu64 "\n", c->args[0], type_text(&t, type), verb, info.version);
+    say(stdout, "%s  %s  %s; version %" PRIu64, c->args[0], type_text(&t, type), verb, info.version);
     return 0;
 }
 

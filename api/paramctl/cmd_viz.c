@@ -31,7 +31,7 @@ char *read_file(const char *path, size_t *size)
     }
     bool good = f != NULL && got == 0 && ferror(f) == 0;
     if (!good)
-        fprintf(stderr, "paramctl: %s: %s\n", path,
+        say(stderr, "paramctl: %s: %s", path,
                 f == NULL || errno != 0 ? strerror(errno) : "cannot be read, or is too large");
     if (f != NULL && f != stdin) fclose(f);
     if (good) bytes[*size] = '\0'; /* the last read, of nothing, had room */
@@ -135,10 +135,15 @@ static int write_out(const struct ctl *c, const char *bytes, size_t size, const 
     if (c->out == NULL && is_binary && isatty(STDOUT_FILENO))
         return complain_usage("%s is not for a terminal; say -o FILE", format);
     FILE *f = c->out != NULL ? fopen(c->out, "wb") : stdout;
-    bool good = f != NULL && fwrite(bytes, 1, size, f) == size;
+    bool good = f != NULL, shown = c->out == NULL && isatty(STDOUT_FILENO);
+    if (good && strstr(format, "json") != NULL) say_json(f, bytes, size);
+    else if (good && (shown || strcmp(format, "text") == 0 || strcmp(format, "summary") == 0))
+        say_lines(f, "%s", bytes);
+    else good = good && fwrite(bytes, 1, size, f) == size;
+    good = good && ferror(f) == 0;
     if (f != NULL && f != stdout) good = fclose(f) == 0 && good;
     if (good) return 0;
-    fprintf(stderr, "paramctl: %s: %s\n", c->out != NULL ? c->out : "stdout", strerror(errno));
+    say(stderr, "paramctl: %s: %s", c->out != NULL ? c->out : "stdout", strerror(errno));
     return EXIT_ERROR;
 }
 

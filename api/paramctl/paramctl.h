@@ -93,6 +93,12 @@ struct column {
 /* A member that is a number; 0: there is none. */
 double number(const json_t *j, const char *name);
 unsigned long long whole(const json_t *j, const char *name);
+/* One line, with '?' for what a terminal would obey; say_lines: a text with its own line ends. Everything that may hold
+ * a name is printed by these, or by the tables and facts below. */
+void say(FILE *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void say_lines(FILE *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* JSON of `size` bytes and an ending zero, with escapes instead. */
+void say_json(FILE *to, const char *json, size_t size);
 /* Takes the document, prints it as REST does and answers the exit status. */
 int show_json(json_t *j);
 void print_table(const struct ctl *c, FILE *to, const json_t *items, const struct column *columns, size_t count);

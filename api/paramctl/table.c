@@ -17,18 +17,36 @@ unsigned long long whole(const json_t *j, const char *name)
     return (unsigned long long)json_integer_value(json_object_get(j, name));
 }
 
+void say_json(FILE *to, const char *json, size_t size)
+{
+    char escaped[7];
+
+    for (const char *at = json, *end = json + size; at < end;) {
+        size_t n = *at != '\n' ? text_escape(escaped, at) : 0;
+        if (n > 0) {
+            fputs(escaped, to);
+            at += n;
+            continue;
+        }
+        n = *at != '\n' ? utf8_length(at, (size_t)(end - at)) : 1;
+        fwrite(at, 1, n, to);
+        at += n;
+    }
+}
+
 int show_json(json_t *j)
 {
     struct buf text = {0};
 
     if (j != NULL) json_write(&text, j);
+    if (j != NULL && buf_room(&text, 1) != NULL) text.at[--text.size] = 0; /* the ending zero */
     if (j == NULL || text.failed) {
         json_decref(j);
         buf_fini(&text);
         complain_usage("no memory for the answer");
         return EXIT_ERROR;
     }
-    fwrite(text.at, 1, text.size, stdout);
+    say_json(stdout, (const char *)text.at, text.size);
     putchar('\n');
     json_decref(j);
     buf_fini(&text);
@@ -68,18 +86,44 @@ static void shape_text(const json_t *v, char out[CELL_SIZE])
     snprintf(out + n, CELL_SIZE - n, count == 1 ? ",)" : ")");
 }
 
-/* A name comes from a peer: what a terminal would obey becomes '?'. A cut name ends with a whole character. */
-static void plain_text(const char *from, char out[CELL_SIZE])
+/* A cut name ends with a whole character. */
+static void name_text(const char *from, char out[CELL_SIZE])
 {
-    size_t n = strlen(from);
+    size_t n = strnlen(from, CELL_SIZE - 1);
 
-    if (n >= CELL_SIZE) n = CELL_SIZE - 1;
-    while (n > 0 && n < strlen(from) && ((unsigned char)from[n] & 0xc0) == 0x80) n--;
+    while (n > 0 && from[n] != '\0' && ((unsigned char)from[n] & 0xc0) == 0x80) n--;
     memcpy(out, from, n);
     out[n] = '\0';
-    for (char *at = out; *at != '\0'; at++)
-        if ((unsigned char)*at < ' ' || *at == 0x7f || ((unsigned char)at[0] == 0xc2 && (unsigned char)at[1] < 0xa0))
-            *at = '?';
+    text_plain(out, false);
+}
+
+static void say_all(FILE *to, bool lines, const char *format, va_list args)
+{
+    char *text = NULL;
+
+    if (vasprintf(&text, format, args) < 0) return;
+    text_plain(text, lines);
+    fputs(text, to);
+    free(text);
+}
+
+void say_lines(FILE *to, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    say_all(to, true, format, args);
+    va_end(args);
+}
+
+void say(FILE *to, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    say_all(to, false, format, args);
+    va_end(args);
+    fputc('\n', to);
 }
 
 const char *cell(const json_t *v, enum look look, char out[CELL_SIZE])
@@ -88,7 +132,7 @@ const char *cell(const json_t *v, enum look look, char out[CELL_SIZE])
     else if (look == LOOK_SHAPE) shape_text(v, out);
     else if (look == LOOK_SECONDS) seconds_text(json_number_value(v), out);
     else if (look == LOOK_BYTES) bytes_text_of(json_number_value(v), out);
-    else if (json_is_string(v)) plain_text(json_string_value(v), out);
+    else if (json_is_string(v)) name_text(json_string_value(v), out);
     else if (json_is_integer(v)) snprintf(out, CELL_SIZE, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
     else if (json_is_real(v)) snprintf(out, CELL_SIZE, "%g", json_real_value(v));
     else if (json_is_boolean(v)) snprintf(out, CELL_SIZE, json_is_true(v) ? "yes" : "no");
@@ -148,7 +192,7 @@ void print_fact(const struct ctl *c, FILE *to, const char *name, const char *for
 
     fprintf(to, c->color ? "\033[1m%-*s\033[0m " : "%-*s ", FACT_WIDTH, name);
     va_start(args, format);
-    vfprintf(to, format, args);
+    say_all(to, false, format, args);
     va_end(args);
     fputc('\n', to);
 }

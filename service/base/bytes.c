@@ -55,6 +55,50 @@ bool bytes_is_utf8(struct bytes b)
     return true;
 }
 
+size_t text_control(const char *at)
+{
+    const uint8_t *p = (const uint8_t *)at;
+
+    if (p[0] == '\0') return 0;
+    size_t n = utf8_length(p, strnlen(at, 4));
+    if (n == 0) return 1;
+    if (n == 1) return p[0] < ' ' || p[0] == 0x7F;
+    if (n == 2) return p[0] == 0xC2 && p[1] < 0xA0 ? 2 : 0;
+    if (n == 4 || p[0] != 0xE2) return 0;
+    bool marks = p[1] == 0x80 && (p[2] == 0x8E || p[2] == 0x8F || (p[2] >= 0xA8 && p[2] <= 0xAE));
+    return marks || (p[1] == 0x81 && p[2] >= 0xA6 && p[2] <= 0xA9) ? 3 : 0;
+}
+
+void text_plain(char *text, bool lines)
+{
+    char *to = text;
+
+    for (const char *from = text; *from != '\0';) {
+        size_t n = lines && *from == '\n' ? 0 : text_control(from);
+        if (n > 0) {
+            *to++ = '?';
+            from += n;
+            continue;
+        }
+        n = utf8_length(from, strnlen(from, 4));
+        memmove(to, from, n);
+        to += n;
+        from += n;
+    }
+    *to = '\0';
+}
+
+size_t text_escape(char to[7], const char *at)
+{
+    const uint8_t *p = (const uint8_t *)at;
+    size_t n = text_control(at);
+    unsigned code = n == 3 ? (p[0] & 0xFu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu)
+                  : n == 2 ? (p[0] & 0x1Fu) << 6 | (p[1] & 0x3Fu) : p[0];
+
+    if (n > 0) snprintf(to, 7, "\\u%04x", code & 0xFFFF);
+    return n;
+}
+
 void *buf_room(struct buf *b, size_t size)
 {
     if (b->failed || size > SIZE_MAX / 2 - b->size) goto failed;

@@ -22,6 +22,14 @@ int bytes_compare(struct bytes a, struct bytes b);     /* bytewise, a prefix is 
 size_t utf8_length(const void *at, size_t left);
 /* Well-formed UTF-8 (no surrogates, no overlong forms) without NUL. */
 bool bytes_is_utf8(struct bytes b);
+/* Bytes of the character at `at`, before an ending zero, that a terminal would obey instead of showing it; 0: it is
+ * plain. These are C0, DEL, C1, the marks that turn the direction of writing or end a line (U+200E, U+200F,
+ * U+2028..U+202E, U+2066..U+2069), and each byte that is no UTF-8, which some terminals read as C1. */
+size_t text_control(const char *at);
+/* Each of them becomes '?', in place. With `lines`, '\n' stays. For every name on its way to a terminal. */
+void text_plain(char *text, bool lines);
+/* Such a character as JSON writes it, "\u001b"; answers as text_control does, and writes nothing for 0. */
+size_t text_escape(char to[7], const char *at);
 
 struct buf {                 /* zeroed: empty. Owns its block. */
     uint8_t *at;

@@ -1,5 +1,6 @@
 #include "service/base/log.h"
 
+#include "service/base/bytes.h"
 #include "service/base/clock.h"
 #include "service/base/writer.h"
 
@@ -31,17 +32,6 @@ struct event {
     uint64_t repeated;                       /* more of the kind that were not written; 0: none */
 };
 
-/* How many bytes the UTF-8 character at s has; 0: it is none. */
-static size_t character(const unsigned char *s)
-{
-    size_t n = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3
-             : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
-
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    return n;
-}
-
 /* As a JSON string, which logfmt reads as well. A name that a peer chose may hold line ends and escapes of a terminal;
  * it must not forge a line. Bytes that are no UTF-8 become '?'. */
 static size_t put_quoted(char *to, const char *from)
@@ -49,18 +39,20 @@ static size_t put_quoted(char *to, const char *from)
     char *at = to;
 
     *at++ = '"';
-    for (const unsigned char *s = (const unsigned char *)from; *s != '\0';) {
-        size_t n = character(s);
+    for (const char *s = from; *s != '\0';) {
+        size_t n = utf8_length(s, strnlen(s, 4));
+        char escaped[7];
         if (*s == '"' || *s == '\\') {
             *at++ = '\\';
-            *at++ = (char)*s;
+            *at++ = *s;
         } else if (*s == '\n') {
             *at++ = '\\';
             *at++ = 'n';
-        } else if (*s < ' ' || *s == 0x7f) {
-            at += sprintf(at, "\\u%04x", *s);
         } else if (n == 0) {
             *at++ = '?';
+        } else if (text_escape(escaped, s) > 0) {
+            memcpy(at, escaped, 6);
+            at += 6;
         } else {
             memcpy(at, s, n);
             at += n;

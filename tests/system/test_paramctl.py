@@ -67,6 +67,44 @@ class Base(unittest.TestCase):
         return [re.split(r" {2,}", line.strip()) for line in self.ctl(*arguments).splitlines()]
 
 
+HOSTILE = "\x1b[2J\x07\x7f\x9b\u202eevil\u2066"
+OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+class NamesThatATerminalWouldObey(Base):
+    def test_no_command_prints_them(self):
+        key, store, network = f"k{HOSTILE}", f"s{HOSTILE}", self.path(f"net{HOSTILE}.json")
+        nodes = [{"op": "null", "name": f"data{HOSTILE}", "inputs": []},
+                 {"op": "Activation", "name": f"act{HOSTILE}", "attrs": {"act_type": "relu"}, "inputs": [[0, 0, 0]]}]
+        with open(network, "w", encoding="utf-8") as f:
+            json.dump({"nodes": nodes, "arg_nodes": [0], "heads": [[1, 0, 0]]}, f)
+        with paramd.create("dist_async", url=self.daemon.url, worker_name=f"w{HOSTILE}") as kv:
+            kv.init(key, np.ones(3, np.float32))
+            for arguments in (
+                    ["info"], ["health"], ["stores"], ["store", "create", store, "dist_async"],
+                    ["store", "reset", store], ["store", "delete", store], ["store", "delete", store],
+                    ["stores", "--url", f"tcp://{HOSTILE}:1"], ["keys"], ["keys", key], ["get", key], ["get", HOSTILE],
+                    ["put", key, "[1, 2, 3]"], ["put", key, HOSTILE], ["put", key, "[1]"], ["push", key, "[1, 2, 3]"],
+                    ["push", HOSTILE, "[1]"], ["pull", key], ["pull", key, HOSTILE], ["stats", key],
+                    ["stats", HOSTILE], ["updater"], ["updater", "set", HOSTILE], ["updater", "check", HOSTILE],
+                    ["updater", "set", json.dumps({"type": HOSTILE})],
+                    ["updater", "set", json.dumps({"type": "sgd", HOSTILE: 1})],
+                    ["updater", "set", json.dumps({"type": "sgd", "overrides": {key: {"learning_rate": 1}}})],
+                    ["updater"], ["workers"], ["workers", "dismiss", HOSTILE], ["rounds"], ["top", "--once"],
+                    ["viz", network, "--text"], ["viz", "--text"], ["viz", network, "--format", HOSTILE],
+                    ["viz", HOSTILE], ["summary", network], ["summary", "--view", "mxnet", network], ["summary"],
+                    ["describe", HOSTILE], ["call", HOSTILE], ["call", "List", '{"store": 0}'],
+                    ["call", "GetStore", json.dumps({"store": HOSTILE})], [HOSTILE], [f"--{HOSTILE}"],
+                    ["keys", "--store", HOSTILE], ["delete", HOSTILE], ["delete", key]):
+                for more in ([], ["--json"]):
+                    with self.subTest(arguments=arguments + more):
+                        done = subprocess.run([PARAMCTL, *arguments, *more], capture_output=True, timeout=60,
+                                              env={**CLEAN, "PARAMD_URL": self.daemon.url})
+                        said = (done.stdout + done.stderr).decode()
+                        self.assertNotEqual(said, "")
+                        self.assertIsNone(OBEYED.search(said), ascii(said))
+
+
 class Usage(Base):
     def test_help_lists_all_commands_and_each_has_its_own(self):
         text = self.ctl("--help")

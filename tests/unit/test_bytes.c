@@ -142,6 +142,31 @@ TEST(forms_that_look_like_characters_are_refused)
     CHECK(!bytes_is_utf8(bytes_of("a\0b", 3)));
 }
 
+TEST(a_name_on_its_way_to_a_terminal_loses_what_the_terminal_would_obey)
+{
+    static const struct { const char *from, *line, *lines; } rows[] = {
+        {"", "", ""},
+        {"plain \xC3\xB6 \xE2\x82\xAC \xF0\x9F\x98\x80", "plain \xC3\xB6 \xE2\x82\xAC \xF0\x9F\x98\x80",
+         "plain \xC3\xB6 \xE2\x82\xAC \xF0\x9F\x98\x80"},
+        {"a\x1b[2J\x7f\r\t", "a?[2J???", "a?[2J???"},
+        {"a\nb", "a?b", "a\nb"},
+        {"\xC2\x80\xC2\x9B\xC2\xA0", "??\xC2\xA0", "??\xC2\xA0"},
+        {"\xE2\x80\xAA\xE2\x80\xAE\xE2\x81\xA6\xE2\x81\xA9\xE2\x80\xAF", "????\xE2\x80\xAF", "????\xE2\x80\xAF"},
+        {"\xE2\x80\x8E\xE2\x80\xA8\xE2\x80\xA7", "??\xE2\x80\xA7", "??\xE2\x80\xA7"},
+        {"\xE2\x82\xAC\x9B\xE2\x82", "\xE2\x82\xAC???", "\xE2\x82\xAC???"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char text[64];
+        strcpy(text, rows[i].from);
+        text_plain(text, false);
+        CHECK_TEXT(text, rows[i].line);
+        strcpy(text, rows[i].from);
+        text_plain(text, true);
+        CHECK_TEXT(text, rows[i].lines);
+    }
+}
+
 TEST(a_buffer_holds_what_was_added_in_order)
 {
     enum { MOST = 200000 };

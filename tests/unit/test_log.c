@@ -105,6 +105,13 @@ TEST(a_message_with_line_ends_and_escapes_stays_one_line)
     CHECK_SAYS(s, "component=m msg=\"name a\\nb\\u000d\\u001b[2J\\u0009c\\u007f\\\" x=\\\"y\"\n");
 }
 
+TEST(what_a_terminal_would_obey_is_escaped)
+{
+    listen_to_stderr(LOG_INFO);
+    log_info("m", "a\xC2\x9B" "2J\xE2\x80\xAE" "b\xE2\x81\xA6" "c\x9B" "d \xC3\xB6 \xE2\x82\xAC");
+    CHECK_SAYS(said(), "msg=\"a\\u009b2J\\u202eb\\u2066c?d \xC3\xB6 \xE2\x82\xAC\"\n");
+}
+
 TEST(a_message_of_any_length_is_one_ended_line)
 {
     char long_one[2000];
