@@ -296,9 +296,9 @@ static void update_ran(struct task *t, enum status s)
     if (s != STATUS_OK) {
         core_why(k->core, "it updated a key", &e);
     } else if (u->flags & WORK_OVERFLOW) {
-        char shape[SHAPE_PRINT_SIZE];
-        s = error_set(&e, REASON_SUM_OVERFLOW, "the result does not fit %s; the value is unchanged",
-                      shape_print(&k->shape, shape));
+        char shape[SHAPE_PRINT_SIZE], name[KEY_PRINT_SIZE];
+        s = error_set(&e, REASON_SUM_OVERFLOW, "%s in store '%s': the result does not fit %s; the value is unchanged",
+                      key_name_print(&k->name, name), k->store->name, shape_print(&k->shape, shape));
     }
     if (s == STATUS_OK) {
         if (u->kind != UPDATE_SET) state_stepped(k, u->product);

@@ -98,8 +98,10 @@ enum status tensor_fits(const struct paramd_tensor *t, const struct key *k, stru
     key_name_text(&k->name, name, sizeof name);
     if (dtype != k->dtype) {
         const char *want = dtype_numpy(k->dtype);
-        return error_set(e, REASON_SHAPE_MISMATCH, "key %s: the key is %s, the value %s: convert it with .astype('%s')",
-                         name, want, dtype_numpy((enum dtype)dtype), want);
+        bool half = k->dtype == DTYPE_bf16; /* NumPy has no such name */
+        return error_set(e, REASON_SHAPE_MISMATCH, "key %s: the key is %s, the value %s: convert it with %s%s%s",
+                         name, want, dtype_numpy((enum dtype)dtype), half ? "paramd.to_bfloat16(array)" : ".astype('",
+                         half ? "" : want, half ? "" : "')");
     }
     shape_text(k->shape, k->ndim, have);
     shape_text(t->shape, (unsigned)t->ndim, given);

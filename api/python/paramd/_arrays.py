@@ -115,7 +115,7 @@ def _code(dtype, what):
         return code
     cure = {'u': 'use a.astype(numpy.int64), or for the bits of a bfloat16 a.view(paramd.bfloat16)',
             'b': 'use a.astype(numpy.uint8)', 'c': 'use a key for a.real and one for a.imag',
-            'O': 'make an array of numbers of it'}.get(dtype.kind, 'use a.astype(numpy.float32) or another of these')
+            'O': 'make an array of numbers of it (of an MXNet NDArray: a.asnumpy(); None is no value)'}.get(dtype.kind, 'use a.astype(numpy.float32) or another of these')
     raise refuse(f'{what}: dtype {dtype} is none of {", ".join(_NAMES)}; {cure}')
 
 

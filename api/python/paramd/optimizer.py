@@ -42,7 +42,7 @@ def document(updater, numbers=None):
         return {**updater, **numbers}
     raise errors.InvalidArgument(
         f'{updater!r:.80} is no updater: give a document such as {{"type": "sgd", "learning_rate": 0.1}}, or a name '
-        "and its numbers: ('sgd', learning_rate=0.1)", reason='validation-failed')
+        "and its numbers: set_optimizer('sgd', learning_rate=0.1)", reason='validation-failed')
 
 
 def warn_of_dropped(dropped, stacklevel):
