@@ -3,8 +3,9 @@
  * A *rule* is arithmetic. An element rule sees one element (gpu/rules.h); a whole rule also needs sums over the whole
  * tensor, its rows or its columns (gpu/whole.h). The scalars of a rule are made on the host in double, once a step, and
  * rounded once to the type of the arithmetic. An *updater* is what a person names ("sgd" with its hyperparameters); it
- * chooses the rule and makes its scalars. One row below and one function in rules.h add a rule; one row of the table in
- * catalogue.c adds an updater. Any thread; nothing here allocates. */
+ * chooses the rule and makes its scalars. One row below and one function in rules.h add a rule; an
+ * updater takes a row of the table in catalogue.c, its scalars, where it has several rules the function that chooses
+ * one, and a test case. Any thread; nothing here allocates. */
 #ifndef GPU_RULE_H
 #define GPU_RULE_H
 
