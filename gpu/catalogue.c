@@ -1,4 +1,5 @@
-/* The updaters: their names and numbers, which rule each chooses, and the scalars that it makes for a step. */
+/* The updaters: their names and numbers, which rule each chooses, and the scalars that it makes for a step. How to add one
+ * stands in gpu/updaters.md, "To add an updater". */
 #include "gpu/rules.h"
 #include "gpu/whole.h"
 

@@ -2,9 +2,10 @@
  * doors, an embedded store and a simulation drive the same code.
  *
  * How a push travels: a door reads the head of a frame -> server_place decodes it, the core decides (quota, shape,
- * duplicate) and lends staging memory -> the door reads the bytes into it -> server_frame tells the core, which
- * records the contribution, gives its sum to the device and answers "recorded". A pull: server_frame finds the newest
- * version and answers with a segment that lies in it; the version is held until the segment is sent.
+ * duplicate) and lends staging memory; frames of many entries and pushes up to PUSH_NOW_SIZE go to scratch -> the door
+ * reads the bytes to that place -> server_frame tells the core, which records the contribution, gives its sum to the
+ * device and answers "recorded". A pull: server_frame finds the newest version and answers with a segment that lies in
+ * it; the version is held until the segment is sent.
  *
  * One thread calls everything here (the core thread). Nothing waits. */
 #ifndef SERVICE_SERVER_H
