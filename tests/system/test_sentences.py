@@ -6,7 +6,9 @@ import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "api", "python"))
+sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
 
+import counted  # noqa: E402
 import numpy as np  # noqa: E402
 
 import paramd  # noqa: E402
@@ -52,7 +54,4 @@ class Sentences(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    result = unittest.main(exit=False).result
-    failed = len(result.failures) + len(result.errors)
-    print(f"{result.testsRun - failed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    counted.main()
