@@ -1,6 +1,7 @@
 #include "web/value.h"
 
 #include "gpu/half.h"
+#include "gpu/npy.h"
 #include "web/json.h"
 
 #include <errno.h>
@@ -20,12 +21,6 @@ static const struct {
     [FORM_RAW] = {"raw", "application/octet-stream"},
 };
 enum { FORM_COUNT = sizeof forms / sizeof forms[0] };
-
-/* What numpy calls them in a file; bfloat16 has no name there. */
-static const char *const npy_names[DTYPE_COUNT] = {
-    [DTYPE_f32] = "<f4", [DTYPE_f64] = "<f8", [DTYPE_f16] = "<f2", [DTYPE_i8] = "|i1",
-    [DTYPE_u8] = "|u1",  [DTYPE_i32] = "<i4", [DTYPE_i64] = "<i8",
-};
 
 /* ---- forms ------------------------------------------------------------------------------------------------------ */
 
@@ -104,7 +99,7 @@ static enum status measure(struct tensor *t, struct error *e)
     return error_set(e, REASON_TOO_LARGE, "a shape with negative dimensions, or of more bytes than a value may have");
 }
 
-/* "4,4", "4," with spaces allowed; also what stands in an .npy header. */
+/* "4,4", "4," with spaces allowed. */
 static enum status read_dims(const char *text, size_t size, struct tensor *t, struct error *e)
 {
     const char *end = text + size;
@@ -406,7 +401,7 @@ enum { NPY_LEAD = 10, NPY_ALIGN = 64 };
 enum status npy_write_header(const struct tensor *t, struct buf *out, struct error *e)
 {
     char shape[SHAPE_TEXT_SIZE], text[2 * SHAPE_TEXT_SIZE];
-    const char *name = npy_names[t->dtype];
+    const char *name = npy_type_name(t->dtype);
 
     if (name == NULL)
         return error_set(e, REASON_NOT_ACCEPTABLE, "%s has no name in .npy files; ask for ?format=raw or json",
@@ -421,40 +416,6 @@ enum status npy_write_header(const struct tensor *t, struct buf *out, struct err
     while (!out->failed && out->size % NPY_ALIGN != NPY_ALIGN - 1) buf_text(out, " ");
     buf_text(out, "\n");
     return out->failed ? error_set(e, REASON_NO_MEMORY, "no memory for an answer") : STATUS_OK;
-}
-
-/* What follows 'name': in a header, without leading spaces; NULL: not there. */
-static const char *npy_member(const char *header, const char *name)
-{
-    const char *at = strstr(header, name);
-
-    if (at == NULL) return NULL;
-    at += strlen(name);
-    at += strspn(at, " ");
-    if (*at != ':') return NULL;
-    return at + 1 + strspn(at + 1, " ");
-}
-
-static enum status npy_read_text(const char *header, struct tensor *t, struct error *e)
-{
-    const char *descr = npy_member(header, "'descr'"), *order = npy_member(header, "'fortran_order'");
-    const char *shape = npy_member(header, "'shape'"), *end;
-    bool known = false;
-
-    if (descr == NULL || order == NULL || shape == NULL || *descr != '\'' || *shape != '(' ||
-        (end = strchr(shape, ')')) == NULL)
-        return error_set(e, REASON_BAD_ARGUMENT, "the .npy header is none that NumPy writes for a plain array");
-    for (int i = 0; i < DTYPE_COUNT && !known; i++) {
-        const char *name = npy_names[i];
-        known = name != NULL && strncmp(descr + 1, name, 3) == 0 && descr[4] == '\'';
-        if (known) t->dtype = (enum dtype)i;
-    }
-    if (!known)
-        return error_set(e, REASON_BAD_ARGUMENT, "elements of type %.12s are not stored here; convert them, such as by "
-                         "array.astype('<f4')", descr);
-    if (strncmp(order, "False", 5) != 0)
-        return error_set(e, REASON_BAD_ARGUMENT, "the array lies in Fortran order; take numpy.ascontiguousarray(array)");
-    return read_dims(shape + 1, (size_t)(end - shape - 1), t, e);
 }
 
 enum status npy_read(struct bytes file, struct tensor *t, struct bytes *elements, struct error *e)
@@ -472,8 +433,10 @@ enum status npy_read(struct bytes file, struct tensor *t, struct bytes *elements
                          "%zu", size, sizeof header);
     memcpy(header, at + lead, size);
     header[size] = '\0';
-    *t = (struct tensor){.dtype = DTYPE_f32};
-    enum status s = npy_read_text(header, t, e);
+    struct npy_header h = {.ndim = 0};
+    enum status s = npy_header_read(header, &h, e);
+    *t = (struct tensor){.dtype = h.dtype, .ndim = h.ndim};
+    memcpy(t->dims, h.dims, sizeof h.dims);
     *elements = bytes_of(at + lead + size, file.size - lead - (size_t)size);
     return s == STATUS_OK ? raw_check(t, elements->size, e) : s;
 }

@@ -2,7 +2,7 @@
  * dictionary), the elements. */
 #include "api/paramctl/paramctl.h"
 
-#include "gpu/dtype.h"
+#include "gpu/npy.h"
 #include "service/base/mem.h"
 
 #include <errno.h>
@@ -12,43 +12,10 @@
 
 enum { HEADER_SIZE_MAX = 65536 };
 
-static const struct { const char *name; int dtype; } types[] = {
-    {"<f4", PARAMD_F32}, {"<f8", PARAMD_F64}, {"<f2", PARAMD_F16}, {"|i1", PARAMD_I8},
-    {"|u1", PARAMD_U8},  {"<i4", PARAMD_I32}, {"<i8", PARAMD_I64},
-};
-enum { TYPE_COUNT = sizeof types / sizeof types[0] };
-
 static bool fail(const char *path, const char *why)
 {
     complain_usage("%s: %s", path, why);
     return false;
-}
-
-/* What stands behind 'name': in the header. */
-static const char *entry(const char *header, const char *name)
-{
-    char quoted[32];
-
-    snprintf(quoted, sizeof quoted, "'%s':", name);
-    const char *found = strstr(header, quoted);
-    if (found == NULL) return "";
-    found += strlen(quoted);
-    return found + strspn(found, " ");
-}
-
-static bool read_shape(const char *text, int64_t shape[8], int *ndim)
-{
-    if (*text++ != '(') return false;
-    for (*ndim = 0;;) {
-        char *end;
-        text += strspn(text, " ,");
-        if (*text == ')') return true;
-        if (*text < '0' || *text > '9' || *ndim == 8) return false;
-        errno = 0;
-        shape[(*ndim)++] = strtoll(text, &end, 10);
-        if (errno != 0) return false;
-        text = end;
-    }
 }
 
 static bool read_header(FILE *f, char **out)
@@ -67,19 +34,12 @@ static bool read_header(FILE *f, char **out)
 
 static bool read_all(FILE *f, const char *path, char **header, struct value *out)
 {
-    int64_t shape[8];
-    int ndim, dtype = -1;
+    struct npy_header h = {.ndim = 0};
+    struct error e;
 
-    if (!read_header(f, header)) return fail(path, "it is no .npy file");
-    const char *descr = entry(*header, "descr");
-    for (size_t i = 0; i < TYPE_COUNT; i++)
-        if (descr[0] == '\'' && strncmp(descr + 1, types[i].name, 3) == 0 && descr[4] == '\'') dtype = types[i].dtype;
-    if (dtype < 0) return fail(path, "its element type is none of float32 float64 float16 int8 uint8 int32 int64");
-    if (strncmp(entry(*header, "fortran_order"), "False", 5) != 0)
-        return fail(path, "it is in Fortran order; save numpy.ascontiguousarray of it");
-    if (!read_shape(entry(*header, "shape"), shape, &ndim))
-        return fail(path, "its shape has more than 8 dimensions, or is none");
-    if (!value_new(dtype, ndim, shape, out)) return false;
+    if (!read_header(f, header)) return fail(path, "it is not an .npy file");
+    if (npy_header_read(*header, &h, &e) != STATUS_OK) return fail(path, e.text);
+    if (!value_new((int)h.dtype, (int)h.ndim, h.dims, out)) return false;
     if (fread(out->tensor.data, 1, out->size, f) != out->size) return fail(path, "it ends before its last element");
     return true;
 }
@@ -116,10 +76,8 @@ static size_t write_header(const struct value *v, const char *type, unsigned cha
 bool npy_write(const char *path, const struct value *v)
 {
     unsigned char header[512];
-    const char *type = NULL;
+    const char *type = npy_type_name((enum dtype)v->tensor.dtype);
 
-    for (size_t i = 0; i < TYPE_COUNT; i++)
-        if (types[i].dtype == v->tensor.dtype) type = types[i].name;
     if (type == NULL) return fail(path, "numpy has no type for bfloat16; print it, or take --json");
     size_t size = write_header(v, type, header);
     FILE *f = fopen(path, "we");

@@ -390,7 +390,7 @@ class Values(Base):
         for value, status, words in (("[1, 2]", ERROR, "shape"), ("[[1, 2, 3], [4, 5]]", USAGE, "do not have one length"),
                                      ("[[1, 2, 3], [4, 5, true]]", USAGE, "element 5"), ("[1, 2", USAGE, "no JSON"),
                                      (self.path("nope"), USAGE, "No such file"), (self.path("bad.npy"), USAGE, "bad.npy: "),
-                                     (self.path("f.npy"), USAGE, "Fortran"), (self.path("c.npy"), USAGE, "element type"),
+                                     (self.path("f.npy"), USAGE, "Fortran"), (self.path("c.npy"), USAGE, "elements of type '<c8'"),
                                      (self.path("cut.npy"), USAGE, "ends before")):
             self.ctl("put", "f32", value, status=status, says=words)
         self.ctl("put", "i8", "[1, 128]", status=USAGE, says="element 1")
