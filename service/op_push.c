@@ -208,6 +208,7 @@ enum status set_complete(struct batch *b, struct staging *st, struct set *set, s
 {
     struct key *k = st->key;
     struct set_update *x = NULL;
+    char name[KEY_PRINT_SIZE];
     struct error why;
     enum status status = check_set(b, k, e); /* a round may have opened while the value came */
 
@@ -219,8 +220,12 @@ enum status set_complete(struct batch *b, struct staging *st, struct set *set, s
         staging_free(st);
         return status;
     }
-    error_set(&why, REASON_ROUND_FAILED, "the value was set while the round was open");
-    while (k->rounds[0] != NULL) round_fail(k->rounds[0], &why);
+    while (k->rounds[0] != NULL) {
+        error_set(&why, REASON_ROUND_FAILED, "%s in store '%s' was set by force while round %" PRIu64 " was open: "
+                  "the round does not count; pull the new value and push the next step", key_name_print(&k->name, name), k->store->name,
+                  k->rounds[0]->step);
+        round_fail(k->rounds[0], &why);
+    }
     x->set = set;
     set->pending++;
     set->count++;

@@ -587,6 +587,8 @@ class Values(Base):
         self.ctl("put", "w", "[5]", "--store", "open", status=CONFLICT, says="round")
         self.ctl("put", "w", "[5]", "--store", "open", "--force")
         self.assertEqual(self.json("get", "w", "--store", "open")["data"], [5])
+        with self.assertRaisesRegex(paramd.ParamdError, "key 'w' in store 'open' was set by force while round 1 was open"):
+            one.wait("w")
         two.close()
         one.close()
 
