@@ -600,15 +600,15 @@ static void warn_of_dropped(json_t *report, const json_t *dropped)
     json_t *row;
 
     json_array_foreach(dropped, i, row) {
-        char *from =
-            json_dumps(json_object_get(row, "from"), JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
-        char *to = json_dumps(json_object_get(row, "to"), JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
-        if (from != NULL && to != NULL)
+        struct buf from = {0}, to = {0};
+        if (json_text(json_object_get(row, "from"), JSON_ENCODE_ANY | JSON_REAL_PRECISION(9), &from) &&
+            json_text(json_object_get(row, "to"), JSON_ENCODE_ANY | JSON_REAL_PRECISION(9), &to))
             json_array_append_new(json_object_get(report, "warnings"),
-                                  json_sprintf("/%s: goes from %s back to its default, %s, as the document does not say it",
-                                               json_string_value(json_object_get(row, "name")), from, to));
-        mem_free(from);
-        mem_free(to);
+                                  json_sprintf("/%s: goes from %.*s back to its default, %.*s, as the document does not say it",
+                                               json_string_value(json_object_get(row, "name")), (int)from.size,
+                                               (const char *)from.at, (int)to.size, (const char *)to.at));
+        buf_fini(&from);
+        buf_fini(&to);
     }
 }
 
